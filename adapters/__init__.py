@@ -1,0 +1,1 @@
+"""An exchange's stream in, our stream out, active and backup in step."""

@@ -1,0 +1,139 @@
+"""`@kernel`: how hot functions are compiled and where the machine code is kept.
+
+numba's own on-disk cache looks only at the file that defines a function. A kernel that calls a kernel of
+another module, or freezes another module's constant, would keep running the old code after that other
+file changed; and a cache filled without bounds checks silently ignores NUMBA_BOUNDSCHECK=1. So every
+module's kernels live in a directory of their own whose name is a digest of the module, of all modules of
+ours that it imports, and of the switches that change the generated code.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib.util
+import os
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, ParamSpec, TypeVar, cast
+
+import numba
+import numpy as np
+from numba.core import config as numba_config
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+IS_INTERPRETED = bool(numba_config.DISABLE_JIT)
+IS_BOUNDS_CHECKED = bool(numba_config.BOUNDSCHECK)
+
+# For kernels: numpy's int64 with the type of a plain integer, which is what the compiler makes of both.
+i64 = cast("Callable[[Any], int]", np.int64)
+
+# Kernels that use raw pointers fall back to checked array access in both of these modes.
+IS_CHECKED = IS_INTERPRETED or IS_BOUNDS_CHECKED
+
+_OUR_PACKAGES = ("feeds", "middleware", "adapters", "replay", "spark", "perf", "tests")
+_IMPORT_LINE = re.compile(
+    rf"^(?:from|import)\s+((?:{'|'.join(_OUR_PACKAGES)})(?:\.\w+)*)(?:\s+import\s+(\([^)]*\)|.*))?",
+    re.MULTILINE,
+)
+
+
+def kernel(function: Callable[P, R]) -> Callable[P, R]:
+    """Return `function` compiled by numba, without the GIL, cached on disk; unchanged when jit is off."""
+    if IS_INTERPRETED:
+        return function
+    previous = numba_config.CACHE_DIR
+    numba_config.CACHE_DIR = str(_module_cache_dir(function.__module__))
+    try:
+        compiled = numba.njit(nogil=True, cache=True, error_model="numpy")(function)
+    finally:
+        numba_config.CACHE_DIR = previous
+    return cast("Callable[P, R]", compiled)
+
+
+def cache_root() -> Path:
+    """Return the directory below which all compiled kernels are kept, private to this user.
+
+    Cache files are pickles, so a directory that others may write to would run their code: it is made with
+    mode 0700, inside the environment where that is ours to write, else in the user's cache directory.
+    """
+    override = os.environ.get("TWINTAPE_KERNEL_CACHE") or os.environ.get("NUMBA_CACHE_DIR")
+    if override:
+        return Path(override)
+    in_environment = sys.prefix != sys.base_prefix and os.access(sys.prefix, os.W_OK)
+    if in_environment:
+        return Path(sys.prefix) / "kernels"
+    home_cache = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    return Path(home_cache) / "twintape" / "kernels"
+
+
+def is_compiled(function: Callable[..., Any]) -> bool:
+    """Return whether `function` has machine code in this process (loaded or just made)."""
+    return bool(getattr(function, "signatures", ()))
+
+
+def compiled_here(function: Callable[..., Any]) -> int:
+    """Return how many variants of `function` this process had to compile because no cache held them."""
+    stats = getattr(function, "stats", None)
+    return sum(stats.cache_misses.values()) if stats is not None else 0
+
+
+@functools.cache
+def _module_cache_dir(module_name: str) -> Path:
+    digest = hashlib.blake2b(digest_size=10)
+    digest.update(f"numba {numba.__version__} bounds {IS_BOUNDS_CHECKED}".encode())
+    for path in sorted(_source_closure(module_name)):
+        digest.update(path.name.encode())
+        digest.update(path.read_bytes())
+    directory = cache_root() / f"{module_name.rpartition('.')[2]}-{digest.hexdigest()}"
+    directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+    return directory
+
+
+def _source_closure(module_name: str) -> set[Path]:
+    """Return the files of `module_name` and of every module of ours that it imports, however indirectly."""
+    found: set[Path] = set()
+    waiting = [module_name]
+    seen: set[str] = set()
+    while waiting:
+        name = waiting.pop()
+        if name in seen:
+            continue
+        seen.add(name)
+        path = _module_file(name)
+        if path is None:
+            continue
+        found.add(path)
+        for base, names in _imports_of(path):
+            waiting.append(base)
+            base_file = _module_file(base)
+            if base_file is not None and base_file.name == "__init__.py":  # only a package has sub-modules
+                waiting.extend(f"{base}.{piece}" for piece in names)
+    return found
+
+
+@functools.cache
+def _imports_of(path: Path) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    text = path.read_text(encoding="utf-8")
+    return tuple(
+        (match[1], tuple(re.findall(r"\w+", match[2] or ""))) for match in _IMPORT_LINE.finditer(text)
+    )
+
+
+@functools.cache
+def _module_file(name: str) -> Path | None:
+    module = sys.modules.get(name)
+    if module is not None:
+        file = getattr(module, "__file__", None)
+        return Path(file) if file and file.endswith(".py") else None
+    try:
+        spec = importlib.util.find_spec(name)
+    except (ImportError, ValueError, AttributeError):
+        return None  # `from feeds.wire import HEADER`: HEADER is a name, not a module
+    if spec is None or not spec.origin or not spec.origin.endswith(".py"):
+        return None
+    return Path(spec.origin)

@@ -1,0 +1,1 @@
+"""How messages travel and arrive: shared memory, router, transports, the subscriber API."""

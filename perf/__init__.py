@@ -1,0 +1,1 @@
+"""Measuring Twintape, its peers and the physical limit in one run."""

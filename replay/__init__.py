@@ -1,0 +1,1 @@
+"""Recording what the feed carried, and playing it back."""

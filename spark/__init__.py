@@ -1,0 +1,1 @@
+"""History at scale: journals of all adapters merged into one verified tape."""

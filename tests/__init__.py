@@ -1,0 +1,1 @@
+"""Tests, by what they need: unit, property, integration, fault, simulation, conformance."""
