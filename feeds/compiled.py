@@ -82,6 +82,11 @@ def compiled_here(function: Callable[..., Any]) -> int:
     return sum(stats.cache_misses.values()) if stats is not None else 0
 
 
+def is_cached(module_name: str) -> bool:
+    """Return whether machine code of this module, as it is now, is on disk."""
+    return any(_module_cache_dir(module_name).rglob("*.nbc"))
+
+
 @functools.cache
 def _module_cache_dir(module_name: str) -> Path:
     digest = hashlib.blake2b(digest_size=10)

@@ -33,7 +33,7 @@ ByteArray = np.ndarray[Any, np.dtype[np.uint8]]
 
 # A datagram, as the receive path hands it to parse_packets_kernel: where its bytes are, whence it came.
 DATAGRAM_OFFSET = 0
-DATAGRAM_BYTES = 1
+DATAGRAM_BYTES = 1  # negative: cut short, only that many bytes are there (BAD_TRUNCATED)
 DATAGRAM_LINE = 2
 DATAGRAM_TIME_NS = 3  # arrival, by the receiver's clock (a capture's clock when read from a file)
 DATAGRAM_FIELDS = 4

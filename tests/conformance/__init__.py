@@ -1,0 +1,1 @@
+"""What every exchange format must do, whichever exchange it is."""
