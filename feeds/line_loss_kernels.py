@@ -1,7 +1,7 @@
 """What each line lost by itself: numbers it skipped and did not bring later, whatever the other line did.
 
 A line that skips numbers has lost them until its own late packet proves otherwise. The last GAP_SLOTS
-skipped stretches of each line are remembered for that; older ones stay lost.
+skipped stretches of each line are remembered for that; older ones stay lost, even if they come after all.
 """
 
 from __future__ import annotations

@@ -8,9 +8,10 @@ compiled with their callers.
 """
 
 import argparse
+import os
 import pkgutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module
 from types import ModuleType
 from typing import NamedTuple
@@ -18,6 +19,8 @@ from typing import NamedTuple
 PACKAGES = ("feeds", "middleware", "adapters", "stream_admin", "replay", "spark", "perf")
 MODULE_SUFFIX = "_kernels"
 FUNCTION_SUFFIX = "_kernel"
+JOBS_MAX = 4  # more hardly helps: the largest module alone takes a third of the time
+JOBS_LIMIT = 64
 
 
 class Warmth(NamedTuple):
@@ -92,20 +95,57 @@ def warm_up(name: str) -> Warmth:
     )
 
 
+def warm_up_all(names: Sequence[str], jobs: int) -> Iterator[Warmth]:
+    """Make all modules ready, several at a time where there is something to compile."""
+    from feeds.compiled import is_cached
+
+    cold = [name for name in names if not is_cached(name)]
+    if jobs > 1 and len(cold) > 1:
+        yield from _warm_up_together(cold, jobs)
+        names = [name for name in names if name not in cold]
+    yield from map(warm_up, names)
+
+
+def _warm_up_together(names: Sequence[str], jobs: int) -> Iterator[Warmth]:
+    """Compile in processes of their own: numba compiles one function at a time in a process.
+
+    Two that need the same building block may both compile it; whoever finishes last writes the same code.
+    """
+    from concurrent.futures import ProcessPoolExecutor, as_completed
+    from multiprocessing import get_context
+
+    # Spawned, not forked: a fork of a process that already has threads and a compiler may hang.
+    pool = ProcessPoolExecutor(min(jobs, len(names)), mp_context=get_context("spawn"))
+    try:
+        for done in as_completed([pool.submit(warm_up, name) for name in names]):
+            yield done.result()
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--list", action="store_true", help="name the kernel modules and do nothing")
+    parser.add_argument(
+        "--jobs",
+        metavar="N",
+        type=int,
+        help=f"compile N at a time; default: one per core, at most {JOBS_MAX}",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
+    from feeds.compiled import cache_root
+    from feeds.errors import ConfigError
+
     names = warm_modules()
     if args.list:
         print("\n".join(names))
         return 0
-    from feeds.compiled import cache_root
-
+    jobs = min(len(os.sched_getaffinity(0)), JOBS_MAX) if args.jobs is None else args.jobs
+    if not 1 <= jobs <= JOBS_LIMIT:
+        raise ConfigError(f"--jobs must be 1 to {JOBS_LIMIT}, was {jobs}")
     started = time.perf_counter()
-    for number, name in enumerate(names, start=1):
-        warmth = warm_up(name)
+    for number, warmth in enumerate(warm_up_all(names, jobs), start=1):
         print(
             f"({number}/{len(names)}) {warmth.module}: {warmth.how()} in {warmth.seconds:.1f} s", flush=True
         )

@@ -40,7 +40,7 @@ def test_every_module_whose_kernels_would_be_compiled_late_is_named(package: Pat
     for name in ("cold", "colder"):
         (package / f"{name}_kernels.py").write_text("def add_kernel(): ...\n", encoding="utf-8")
     with pytest.raises(ConfigError, match=r"probe_package\.cold_kernels, probe_package\.colder_kernels"):
-        kernels.run(argparse.Namespace(list=False))
+        kernels.run(argparse.Namespace(list=False, jobs=1))
 
 
 def test_module_of_building_blocks_is_compiled_with_its_callers(package: Path) -> None:
@@ -58,13 +58,33 @@ def test_every_kernel_of_ours_can_be_warmed_up() -> None:
 
 
 def test_kernels_are_compiled_once_and_then_loaded(tmp_path: Path) -> None:
-    program = "from twintape.kernels import warm_up; print(warm_up('feeds.checksum_kernels').how())"
-    environment = {**os.environ, "TWINTAPE_KERNEL_CACHE": str(tmp_path), "NUMBA_DISABLE_JIT": "0"}
+    program = (
+        "from twintape.kernels import warm_up_all\n"
+        "if __name__ == '__main__':\n"
+        "    for warmth in warm_up_all(['feeds.checksum_kernels', 'feeds.receive_kernels'], jobs=2):\n"
+        "        print(warmth.module, warmth.how())\n"
+    )
+    script = tmp_path / "program.py"  # a file: processes that are spawned read it again
+    script.write_text(program, encoding="utf-8")
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(Path(kernels.__file__).parent.parent),
+        "TWINTAPE_KERNEL_CACHE": str(tmp_path / "cache"),
+        "NUMBA_DISABLE_JIT": "0",
+    }
     told = [
         subprocess.run(
-            [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True
+            [sys.executable, str(script)], env=environment, capture_output=True, text=True, check=True
         ).stdout.split()
         for _ in range(2)
     ]
-    assert [words[0] for words in told] == ["compiled", "loaded"]
-    assert int(told[0][1]) >= 1
+    for words, how in zip(told, ("compiled", "loaded"), strict=True):
+        assert sorted(words[0::3]) == ["feeds.checksum_kernels", "feeds.receive_kernels"]
+        assert set(words[1::3]) == {how}
+        assert all(int(count) >= 1 for count in words[2::3])
+
+
+@pytest.mark.parametrize("jobs", [0, -1, 1_000])
+def test_number_of_jobs_is_limited(jobs: int) -> None:
+    with pytest.raises(ConfigError, match=f"--jobs must be 1 to 64, was {jobs}"):
+        kernels.run(argparse.Namespace(list=False, jobs=jobs))
