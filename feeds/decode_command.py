@@ -186,7 +186,7 @@ def _summarise(source: "FrameSource", exchange: "ExchangeFormat", text: "FrameTe
 
 
 def _show_books(source: "FrameSource", exchange: "ExchangeFormat", symbols: list[str]) -> None:
-    from feeds.book import Books
+    from feeds.book.books import Books
     from feeds.decode_summary import book_lines
 
     books = Books(exchange.has_orders)

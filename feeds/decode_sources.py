@@ -17,11 +17,11 @@ from feeds import formats as f
 from feeds.dayfile import DayFile, DayFileError, Lengths
 from feeds.decoder import Decoder
 from feeds.errors import SourceError
-from feeds.line_events import Line, LineEvent, Lost, SessionEnded, SessionRolled
-from feeds.line_receiver import LineReceiver, ReceiverConfig
-from feeds.lines import LineConfig
-from feeds.pcap import PcapReader, open_datagrams
-from feeds.pcap_source import open_source
+from feeds.file_source import open_source
+from feeds.lines.events import Line, LineEvent, Lost, SessionEnded, SessionRolled
+from feeds.lines.handler import LineConfig
+from feeds.lines.receiver import LineReceiver, ReceiverConfig
+from feeds.pcap.reader import PcapReader, open_datagrams
 from feeds.wire import FrameArray
 
 STREAM_ID = 1

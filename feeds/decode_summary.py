@@ -7,7 +7,7 @@ from collections import Counter
 
 import numpy as np
 
-from feeds.book import Books
+from feeds.book.books import Books
 from feeds.decode_sources import FrameSource
 from feeds.formats import ExchangeFormat
 from feeds.frame_text import FrameText

@@ -19,8 +19,8 @@ from typing import Protocol
 import numpy as np
 
 from feeds.errors import ConfigError
+from feeds.file_source import DamagedStream, GzipSource, PlainSource, open_source
 from feeds.formats import ByteArray
-from feeds.pcap_source import DamagedStream, GzipSource, PlainSource, open_source
 
 WINDOW_BYTES_DEFAULT = 4 << 20
 WINDOW_BYTES_MIN = 1 << 17  # two of the largest blocks that a 16-bit length allows

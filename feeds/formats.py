@@ -9,6 +9,7 @@ one folder with these files:
     encode_kernels.py     writers of the exchange's own bytes, for simulation and for round-trip tests
     transport.py          packets of the line protocol, re-requests and their limits (plain, sans-IO)
     transport_kernels.py  `parse_packets_kernel`: datagrams to packet descriptors
+    history.py            `new_history`: what answers re-requests when a capture is played as if live
     hop_kernels.py        `hop_kernel`: receive, parse, arbitrate and decode as one compiled step
     __init__.py           `FORMAT`, an ExchangeFormat; names kernels lazily, so importing it is cheap
 
@@ -22,6 +23,7 @@ import pkgutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -167,11 +169,12 @@ class ExchangeFormat:
 
 
 def names() -> list[str]:
-    """Return the names of all exchange formats: the sub-packages of feeds that say `FORMAT`."""
+    """Return the names of all exchange formats: the sub-packages of feeds that have a decoder."""
     import feeds
 
+    folder = Path(feeds.__path__[0])
     packages = [module.name for module in pkgutil.iter_modules(feeds.__path__) if module.ispkg]
-    return sorted(name for name in packages if hasattr(importlib.import_module(f"feeds.{name}"), "FORMAT"))
+    return sorted(name for name in packages if (folder / name / "decode_kernels.py").exists())
 
 
 def load(name: str) -> ExchangeFormat:

@@ -5,16 +5,11 @@ comparing eight neighbours at once. `load`, `store` and `frame_word` are one ins
 for a cache line that will be wanted soon, so that memory answers while other work goes on (a first touch of
 a large table costs some 200 ns on a virtual machine). With bounds checks on, or without jit, all of them go
 through the array, and an index outside it is an error: so tests can prove that none is ever made.
-
-The two decorators are `feeds.compiled.kernel` without reference counts. Passing an array to a function that
-is not inlined makes numba count its users with atomic instructions, each of which also waits for all stores
-before it; code that allocates nothing has no use for the count.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, ParamSpec, TypeVar
+from typing import Any
 
 import numpy as np
 from llvmlite import ir
@@ -22,31 +17,10 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from feeds.compiled import IS_CHECKED, IS_INTERPRETED, kernel
+from feeds.compiled import IS_CHECKED, kernel
 from feeds.wire import FRAME_WORDS, WordArray
 
 WordVector = np.ndarray[Any, np.dtype[np.int64]]
-
-P = ParamSpec("P")
-R = TypeVar("R")
-
-
-def lean_kernel(function: Callable[P, R]) -> Callable[P, R]:
-    """Return `function` compiled without reference counts: it and all it calls must not allocate."""
-    return _with_options(function, _nrt=False)
-
-
-def inlined_kernel(function: Callable[P, R]) -> Callable[P, R]:
-    """Return a lean kernel that becomes part of every kernel that calls it."""
-    return _with_options(function, _nrt=False, forceinline=True)
-
-
-def _with_options(function: Callable[P, R], **options: bool) -> Callable[P, R]:
-    compiled = kernel(function)
-    if not IS_INTERPRETED:
-        dispatcher: Any = compiled
-        dispatcher.targetoptions.update(options)  # nothing is compiled before the first call
-    return compiled
 
 
 def _address(context: Any, builder: Any, signature: Any, args: Any, index: Any) -> Any:
@@ -149,7 +123,7 @@ else:
     prefetch = _prefetch_intrinsic()
 
 
-@lean_kernel
+@kernel
 def exercise_kernel(words: WordVector, frames: WordArray) -> int:
     """Use every access once, so that the warm-up compiles them all."""
     prefetch(words, 0)

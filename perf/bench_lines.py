@@ -24,11 +24,11 @@ import numpy as np
 
 from feeds import formats, wire
 from feeds.decoder import Decoder, new_runs
-from feeds.line_events import Line
-from feeds.line_receiver import LineReceiver, ReceiverConfig
-from feeds.lines import LineConfig
-from feeds.order_flow import FlowConfig, OrderFlow
-from feeds.receive import Endpoint, dropped_datagrams, open_line_socket, receive_buffer, steady_clock
+from feeds.lines.events import Line
+from feeds.lines.handler import LineConfig
+from feeds.lines.receiver import LineReceiver, ReceiverConfig
+from feeds.lines.sockets import Endpoint, dropped_datagrams, open_line_socket, receive_buffer, steady_clock
+from feeds.order_flow.flow import FlowConfig, OrderFlow
 from perf.harness import Case, Sample, compile_c, interleave, pinned
 from perf.report import Bar, BenchError, Options, Report, value_of
 

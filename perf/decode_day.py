@@ -15,7 +15,7 @@ from feeds.compiled import cache_root
 from feeds.dayfile import DayFile
 from feeds.formats import ExchangeFormat
 from feeds.itch50 import FORMAT
-from feeds.order_flow import write_day_file
+from feeds.order_flow.flow import write_day_file
 
 SESSION_DATE = date(2026, 1, 2)
 SEED = 8_841
@@ -62,7 +62,7 @@ def _recipe() -> str:
     """Return a digest of the code that makes the day: another recipe needs another day."""
     digest = hashlib.blake2b(str(SEED).encode(), digest_size=8)
     folder = Path(feeds.__path__[0])
-    for path in sorted([*folder.glob("order_flow*.py"), folder / "itch50" / "encode_kernels.py"]):
+    for path in sorted([*(folder / "order_flow").glob("*.py"), folder / "itch50" / "encode_kernels.py"]):
         digest.update(path.read_bytes())
     return digest.hexdigest()
 

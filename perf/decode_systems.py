@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from feeds.book import Books
+from feeds.book.books import Books
 from feeds.dayfile import DayFile
 from feeds.decoder import FRAME_CAPACITY_DEFAULT
 from feeds.itch50.encode import encode_frames

@@ -1,4 +1,4 @@
-"""Order books in plain Python, too plain to be wrong: what feeds.book is compared with."""
+"""Order books in plain Python, too plain to be wrong: what feeds.book.books is compared with."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Order:
 
 @dataclass
 class ReferenceBooks:
-    """Books of one session; `counts` has the names of feeds.book.BookCounters."""
+    """Books of one session; `counts` has the names of feeds.book.books.BookCounters."""
 
     has_orders: bool
     orders: dict[int, Order] = field(default_factory=dict)
@@ -175,14 +175,14 @@ class ReferenceBooks:
         return tuple(value for side in SIDES for value in (self.side(instrument_id, side) or none)[0])
 
     def top(self, instrument_id: int) -> tuple[int, ...]:
-        """Return what feeds.book.Top must be equal to."""
+        """Return what feeds.book.books.Top must be equal to."""
         if instrument_id in self.open_events:
             shown: tuple[int, ...] = self.open_events[instrument_id][1]
             return shown
         return self._best(instrument_id)
 
     def depth(self, instrument_id: int) -> list[tuple[int, ...]]:
-        """Return what the rows of feeds.book.Books.depth must be equal to."""
+        """Return what the rows of feeds.book.books.Books.depth must be equal to."""
         bids, asks = (self.side(instrument_id, side) for side in SIDES)
         count = max(len(bids), len(asks))
         none = (0, 0, 0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 
-from feeds.pcap_writer import wrap_ethernet, wrap_ip
+from feeds.pcap.writer import wrap_ethernet, wrap_ip
 
 SOURCE = ("10.1.2.3", 5_000)
 LINE_A_GROUP = ("233.215.21.4", 10_378)

@@ -14,7 +14,7 @@ from feeds import formats as f
 from feeds import wire
 from feeds.decoder import Decoder
 from feeds.iex import FORMAT
-from feeds.pcap import CaptureCounts, PcapReader, open_datagrams
+from feeds.pcap.reader import CaptureCounts, PcapReader, open_datagrams
 from feeds.wire import Schema, StatusType
 
 CAPTURE = Path("iex") / "deep-2023-10-02.pcap.gz"

@@ -8,7 +8,7 @@ import numpy as np
 
 from feeds import formats
 from feeds.formats import ExchangeFormat, IntArray
-from feeds.lines import LineArbiter
+from feeds.lines.handler import LineArbiter
 from tests.line_reference import Packet, message_of
 
 LEAD_BYTES = 20  # stands for a packet header

@@ -42,7 +42,7 @@ VERBS: dict[str, tuple[Verb, ...]] = {
     "Feeds": (
         Verb(
             "exchange",
-            "feeds.exchange_command",
+            "feeds.exchange.command",
             "run the simulated exchange, or play a recorded file as if it were live",
             "twintape exchange --loss 0.05 --reorder 0.02 --seed 7",
         ),

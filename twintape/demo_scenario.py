@@ -18,16 +18,16 @@ from types import TracebackType
 from typing import Any, Self
 
 from feeds import itch50
-from feeds.book import Books, Top
+from feeds.book.books import Books, Top
 from feeds.errors import ConfigError, FeedError
 from feeds.formats import STATE_MIDNIGHT_NS
 from feeds.itch50.encode import encode_frames
-from feeds.line_events import HoleFilled, HoleOpened, Line, Lost
-from feeds.line_receiver import LineReceiver, ReceiverConfig
-from feeds.lines import LineConfig
-from feeds.order_flow import DIGEST_BYTES
-from feeds.order_flow_plan import BUSY_SYMBOLS
-from feeds.receive import Endpoint, steady_clock
+from feeds.lines.events import HoleFilled, HoleOpened, Line, Lost
+from feeds.lines.handler import LineConfig
+from feeds.lines.receiver import LineReceiver, ReceiverConfig
+from feeds.lines.sockets import Endpoint, steady_clock
+from feeds.order_flow.flow import DIGEST_BYTES
+from feeds.order_flow.plan import BUSY_SYMBOLS
 
 SHOWN_SYMBOLS = BUSY_SYMBOLS[:8]
 STREAM_ID = 1

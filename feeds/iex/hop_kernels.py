@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from feeds.compiled import kernel
 from feeds.formats import STATE_PUBLISH_NS, ByteArray
-from feeds.hop_step_kernels import FlatTables, begin_runs, flatten, gather, has_runs, small_tables
 from feeds.iex import FORMAT
 from feeds.iex.decode_kernels import decode_kernel
 from feeds.iex.transport_kernels import parse_packets_kernel
-from feeds.line_tables import ARBITER_RUN_COUNT
-from feeds.lines_kernels import arbitrate_kernel
-from feeds.receive_kernels import receive_kernel
+from feeds.lines.arbitrate_kernels import arbitrate_kernel
+from feeds.lines.hop_step_kernels import FlatTables, begin_runs, flatten, gather, has_runs, small_tables
+from feeds.lines.receive_kernels import receive_kernel
+from feeds.lines.tables import ARBITER_RUN_COUNT
 
 
 @kernel

@@ -19,10 +19,10 @@ import numpy as np
 import pytest
 
 from feeds import wire
-from feeds.book import Books
+from feeds.book.books import Books
 from feeds.dayfile import DayFile, Lengths
 from feeds.itch50 import FORMAT
-from feeds.order_flow import write_day_file
+from feeds.order_flow.flow import write_day_file
 from feeds.wire import Schema, StatusType
 from tests.book_reference import ReferenceBooks
 from tests.iex_capture import CAPTURE, DecodedCapture, decode_capture

@@ -12,7 +12,7 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from feeds.book import Top
+from feeds.book.books import Top
 from feeds.errors import ConfigError, FeedError
 from twintape.demo_scenario import Check, DemoOptions, DemoState, LineState, Outcome, Scenario
 from twintape.demo_view import plain_line, render, summary_lines

@@ -20,17 +20,17 @@ import pytest
 
 from feeds import iex, itch50
 from feeds.errors import FeedError
-from feeds.exchange import Exchange, Summary
-from feeds.exchange_config import NS_PER_S, ExchangeConfig, LineTarget, Play, Rate, SnapshotService
-from feeds.exchange_lines import Cut, Impairment
+from feeds.exchange.config import NS_PER_S, ExchangeConfig, LineTarget, Play, Rate, SnapshotService
+from feeds.exchange.exchange import Exchange, Summary
+from feeds.exchange.lines import Cut, Impairment
 from feeds.formats import STATE_MIDNIGHT_NS, ExchangeFormat
 from feeds.itch50.encode import encode_frames
-from feeds.line_events import Line, Lost
-from feeds.line_gaps import GapConfig
-from feeds.line_receiver import LineReceiver, ReceiverConfig
-from feeds.lines import LineConfig
-from feeds.order_flow import DIGEST_BYTES, FlowConfig
-from feeds.receive import Endpoint, steady_clock
+from feeds.lines.events import Line, Lost
+from feeds.lines.gaps import GapConfig
+from feeds.lines.handler import LineConfig
+from feeds.lines.receiver import LineReceiver, ReceiverConfig
+from feeds.lines.sockets import Endpoint, steady_clock
+from feeds.order_flow.flow import DIGEST_BYTES, FlowConfig
 from feeds.snapshot_service import fetch_snapshot
 from feeds.soupbintcp.client_shell import LoginRefused
 from feeds.wire import FrameArray

@@ -23,7 +23,7 @@ from feeds.iex import FORMAT
 from feeds.iex import transport as t
 from feeds.iex.continuity import Continuity, Step
 from feeds.iex.encode import encode_frames
-from feeds.pcap import ANY_PORT, PcapReader, open_datagrams
+from feeds.pcap.reader import ANY_PORT, PcapReader, open_datagrams
 from feeds.validation import validate
 from tests.iex_capture import (
     CAPTURE,

@@ -16,13 +16,13 @@ import pytest
 from feeds import formats
 from feeds.errors import ConfigError, SourceError
 from feeds.formats import DATAGRAM_BYTES, DATAGRAM_FIELDS, DATAGRAM_LINE, DATAGRAM_OFFSET, DATAGRAM_TIME_NS
-from feeds.line_events import HoleFilled, Line, Lost, SessionRolled
-from feeds.line_gaps import MS, SECOND, GapConfig
-from feeds.line_receiver import LineReceiver, ReceiverConfig
-from feeds.lines import LineConfig
+from feeds.lines.events import HoleFilled, Line, Lost, SessionRolled
+from feeds.lines.gaps import MS, SECOND, GapConfig
+from feeds.lines.handler import LineConfig
+from feeds.lines.receiver import LineReceiver, ReceiverConfig
+from feeds.lines.sockets import Endpoint, dropped_datagrams, open_line_socket, receive_buffer, steady_clock
 from feeds.moldudp64 import decode_request, encode_downstream, encode_end_of_session, encode_heartbeat
-from feeds.pcap import open_datagrams
-from feeds.receive import Endpoint, dropped_datagrams, open_line_socket, receive_buffer, steady_clock
+from feeds.pcap.reader import open_datagrams
 from feeds.session_time import midnight_ns
 from feeds.wire import FRAMES, FrameArray, Schema
 

@@ -22,11 +22,11 @@ from feeds import wire
 from feeds.iex import FORMAT
 from feeds.iex.gap_fill import GapFillServer
 from feeds.iex.transport import decode_segment
-from feeds.line_events import HoleFilled, Line, Lost
-from feeds.line_receiver import LineReceiver, ReceiverConfig
-from feeds.lines import LineConfig
-from feeds.pcap_writer import PcapWriter, wrap_ethernet
-from feeds.receive import Endpoint, steady_clock
+from feeds.lines.events import HoleFilled, Line, Lost
+from feeds.lines.handler import LineConfig
+from feeds.lines.receiver import LineReceiver, ReceiverConfig
+from feeds.lines.sockets import Endpoint, steady_clock
+from feeds.pcap.writer import PcapWriter, wrap_ethernet
 from tests.iex_capture import CAPTURE, decode_capture
 from tests.network_namespaces import VethPair, inside, missing_needs, veth_pair
 

@@ -10,7 +10,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from feeds import wire
-from feeds.book import Books
+from feeds.book.books import Books
 from feeds.wire import Schema, StatusType
 from tests.book_reference import SIDES, ReferenceBooks, frames_of
 

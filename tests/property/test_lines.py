@@ -14,12 +14,12 @@ from hypothesis import given, note, settings
 from hypothesis import strategies as st
 
 from feeds import formats
-from feeds import line_tables as t
 from feeds.formats import BAD_BLOCKS, LINE_A, LINE_B, LINE_COUNT, LINE_RECOVERY
-from feeds.line_events import HoleFilled, HoleOpened, Line, Lost, SessionRolled
-from feeds.line_gaps import MS, SECOND, GapConfig
-from feeds.line_receiver import LineReceiver, ReceiverConfig
-from feeds.lines import LineArbiter, LineConfig, LineHandler
+from feeds.lines import tables as t
+from feeds.lines.events import HoleFilled, HoleOpened, Line, Lost, SessionRolled
+from feeds.lines.gaps import MS, SECOND, GapConfig
+from feeds.lines.handler import LineArbiter, LineConfig, LineHandler
+from feeds.lines.receiver import LineReceiver, ReceiverConfig
 from feeds.moldudp64 import encode_downstream
 from feeds.validation import validate
 from tests.line_packets import arbitrate, plain_format, read_runs

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from feeds.pcap import BUFFER_BYTES_MIN, CaptureError, PcapReader
-from feeds.pcap_writer import wrap_ethernet
+from feeds.pcap.reader import BUFFER_BYTES_MIN, CaptureError, PcapReader
+from feeds.pcap.writer import wrap_ethernet
 from tests import captures as c
 
 pytestmark = pytest.mark.kernels

@@ -15,9 +15,9 @@ import numpy as np
 
 from feeds import formats as f
 from feeds.decoder import Decoder
-from feeds.line_events import LineEvent, Lost, SessionRolled
-from feeds.line_tables import ARBITER_RUN_COUNT
-from feeds.lines import LineConfig, LineHandler
+from feeds.lines.events import LineEvent, Lost, SessionRolled
+from feeds.lines.handler import LineConfig, LineHandler
+from feeds.lines.tables import ARBITER_RUN_COUNT
 from tests.simulation.venues import VENUES, Venue
 
 MS = 1_000_000

@@ -8,7 +8,7 @@ import pytest
 
 from feeds import formats
 from feeds.formats import IntArray
-from feeds.line_events import LineEvent
+from feeds.lines.events import LineEvent
 from tests.simulation.line_simulation import LineSimulation
 from tests.simulation.venues import VENUES
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from feeds import wire
-from feeds.book import Books, Top
-from feeds.book_restore import SnapshotError
-from feeds.book_store import CHUNK_FRAMES, BookLimits
+from feeds.book.books import Books, Top
+from feeds.book.restore import SnapshotError
+from feeds.book.store import CHUNK_FRAMES, BookLimits
 from feeds.errors import ConfigError, FeedError, FrameError, LimitError
 from feeds.validation import validate
 from feeds.wire import QuoteCondition, Schema, StatusType

@@ -38,7 +38,7 @@ def package(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def run(package: Path, **extra: str) -> str:
+def run(package: Path, program: str = PROGRAM, **extra: str) -> str:
     switches = {"NUMBA_DISABLE_JIT", "NUMBA_BOUNDSCHECK", "NUMBA_CACHE_DIR"}
     inherited = {name: value for name, value in os.environ.items() if name not in switches}
     environment = {
@@ -48,7 +48,7 @@ def run(package: Path, **extra: str) -> str:
         **extra,
     }
     finished = subprocess.run(  # the program above, on this interpreter
-        [sys.executable, "-P", "-c", PROGRAM],
+        [sys.executable, "-P", "-c", program],
         env=environment,
         cwd=package,
         capture_output=True,
@@ -81,3 +81,11 @@ def test_the_cache_is_private_because_its_files_are_code(package: Path) -> None:
     directories = list((package / "cache").iterdir())
     assert directories
     assert all(stat.S_IMODE(directory.stat().st_mode) == 0o700 for directory in directories)
+
+
+def test_source_that_changed_under_a_running_process_is_not_kept(package: Path) -> None:
+    """The process has imported the old constant; its code must not be found by the next process."""
+    change = "import pathlib, feeds.layout, feeds.compiled\n"
+    change += "pathlib.Path(feeds.layout.__file__).write_text('OFFSET = 3\\n')\n"
+    assert run(package, program=change + PROGRAM) == "1 1"
+    assert run(package) == "3 1"

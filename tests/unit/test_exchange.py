@@ -11,12 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from feeds import exchange_command
 from feeds.errors import ConfigError, SourceError
-from feeds.exchange_capture import CaptureProgram
-from feeds.exchange_config import NS_PER_S, ExchangeConfig, LineTarget, Play, Rate, SnapshotService
-from feeds.exchange_lines import Cut, ExchangeLine, Impairment
-from feeds.exchange_programs import SessionProgram, count_common
+from feeds.exchange import command as exchange_command
+from feeds.exchange.capture import CaptureProgram
+from feeds.exchange.config import NS_PER_S, ExchangeConfig, LineTarget, Play, Rate, SnapshotService
+from feeds.exchange.lines import Cut, ExchangeLine, Impairment
+from feeds.exchange.programs import SessionProgram, count_common
+from feeds.lines.sockets import Endpoint
 from feeds.moldudp64 import (
     DownstreamPacket,
     PacketKind,
@@ -26,9 +27,8 @@ from feeds.moldudp64 import (
     encode_request,
     session_bytes,
 )
-from feeds.order_flow import DIGEST_BYTES, FlowConfig, OrderFlow, write_day_file
-from feeds.pcap_writer import PcapWriter
-from feeds.receive import Endpoint
+from feeds.order_flow.flow import DIGEST_BYTES, FlowConfig, OrderFlow, write_day_file
+from feeds.pcap.writer import PcapWriter
 
 MS = 1_000_000
 DAY = FlowConfig(seed=3, message_count=3_000, symbol_count=20)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from feeds.errors import ConfigError
-from feeds.exchange_lines import (
+from feeds.exchange.lines import (
     Cut,
     ExchangeLine,
     ExchangeLineCounts,
@@ -19,8 +19,8 @@ from feeds.exchange_lines import (
     find_blocks,
     parse_endpoint,
 )
+from feeds.lines.sockets import Endpoint
 from feeds.moldudp64 import PacketKind, decode_downstream, session_bytes
-from feeds.receive import Endpoint
 
 pytestmark = pytest.mark.kernels
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from feeds.moldudp64 import PacketBuilder, encode_end_of_session
-from feeds.pcap_writer import PcapWriter
+from feeds.pcap.writer import PcapWriter
 from tests import itch50_reference as reference
 from twintape.cli import main
 

@@ -61,7 +61,7 @@ def test_kernels_are_compiled_once_and_then_loaded(tmp_path: Path) -> None:
     program = (
         "from twintape.kernels import warm_up_all\n"
         "if __name__ == '__main__':\n"
-        "    for warmth in warm_up_all(['feeds.checksum_kernels', 'feeds.receive_kernels'], jobs=2):\n"
+        "    for warmth in warm_up_all(['feeds.checksum_kernels', 'feeds.lines.receive_kernels'], jobs=2):\n"
         "        print(warmth.module, warmth.how())\n"
     )
     script = tmp_path / "program.py"  # a file: processes that are spawned read it again
@@ -79,7 +79,7 @@ def test_kernels_are_compiled_once_and_then_loaded(tmp_path: Path) -> None:
         for _ in range(2)
     ]
     for words, how in zip(told, ("compiled", "loaded"), strict=True):
-        assert sorted(words[0::3]) == ["feeds.checksum_kernels", "feeds.receive_kernels"]
+        assert sorted(words[0::3]) == ["feeds.checksum_kernels", "feeds.lines.receive_kernels"]
         assert set(words[1::3]) == {how}
         assert all(int(count) >= 1 for count in words[2::3])
 

@@ -6,7 +6,7 @@ import pytest
 
 from feeds.errors import ConfigError
 from feeds.formats import BAD_SHORT, BAD_TRUNCATED, LINE_A, LINE_B, LINE_RECOVERY
-from feeds.line_events import (
+from feeds.lines.events import (
     HoleFilled,
     HoleOpened,
     HoleRequested,
@@ -20,9 +20,9 @@ from feeds.line_events import (
     SessionJoined,
     SessionRolled,
 )
-from feeds.line_gaps import MS, SECOND, Fill, GapConfig, GapPolicy
-from feeds.line_tables import ARBITER_RUN_COUNT, GAP_SLOTS, PAST_SLOTS
-from feeds.lines import LineArbiter, LineConfig, LineHandler, SendRequest
+from feeds.lines.gaps import MS, SECOND, Fill, GapConfig, GapPolicy
+from feeds.lines.handler import LineArbiter, LineConfig, LineHandler, SendRequest
+from feeds.lines.tables import ARBITER_RUN_COUNT, GAP_SLOTS, PAST_SLOTS
 from tests.line_packets import arbitrate, plain_format, read_runs
 from tests.line_reference import Packet, bad, data, end_of_session, heartbeat, message_of
 

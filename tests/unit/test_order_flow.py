@@ -13,7 +13,7 @@ import pytest
 
 from feeds.errors import ConfigError
 from feeds.itch50.messages import MESSAGE_TYPES, SIZE_OF_TYPE
-from feeds.order_flow import FlowConfig, OrderFlow, Top, write_day_file
+from feeds.order_flow.flow import FlowConfig, OrderFlow, Top, write_day_file
 
 pytestmark = pytest.mark.kernels
 

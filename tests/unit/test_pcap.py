@@ -12,8 +12,8 @@ import pytest
 
 from feeds import formats as f
 from feeds.errors import ConfigError, LimitError
-from feeds.pcap import ANY_ADDRESS, ANY_PORT, CaptureError, PcapReader, open_datagrams
-from feeds.pcap_writer import PcapWriter, wrap_ethernet, wrap_ip
+from feeds.pcap.reader import ANY_ADDRESS, ANY_PORT, CaptureError, PcapReader, open_datagrams
+from feeds.pcap.writer import PcapWriter, wrap_ethernet, wrap_ip
 from tests import captures as c
 
 pytestmark = pytest.mark.kernels
