@@ -12,8 +12,10 @@ from __future__ import annotations
 import functools
 import hashlib
 import importlib.util
+import logging
 import os
 import re
+import stat
 import sys
 import time
 from collections.abc import Callable
@@ -23,6 +25,8 @@ from typing import Any, ParamSpec, TypeVar, cast
 import numba
 import numpy as np
 from numba.core import config as numba_config
+
+log = logging.getLogger(__name__)
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -67,7 +71,7 @@ def _compile(function: Callable[P, R], **options: bool) -> Callable[P, R]:
     numba_config.CACHE_DIR = str(_module_cache_dir(function.__module__))
     # Source that changed since this process began may not be the source that it imported: compile it for
     # this process alone, or the old code would be kept under the name of the new.
-    is_cached = not _has_changed(function.__module__)
+    is_cached = _is_private(cache_root()) and not _has_changed(function.__module__)
     settings: dict[str, Any] = {"nogil": True, "cache": is_cached, "error_model": "numpy", "_nrt": False}
     try:
         compiled = numba.njit(**(settings | options))(function)
@@ -106,6 +110,18 @@ def compiled_here(function: Callable[..., Any]) -> int:
 def is_cached(module_name: str) -> bool:
     """Return whether machine code of this module, as it is now, is on disk."""
     return any(_module_cache_dir(module_name).rglob("*.nbc"))
+
+
+@functools.cache
+def _is_private(root: Path) -> bool:
+    """Return whether the cache directory, made if need be, is ours and closed to writes by anyone else."""
+    root.mkdir(parents=True, exist_ok=True)
+    status = root.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
+        log.warning("%s is not a directory of ours: kernels are compiled anew in every process", root)
+        return False
+    root.chmod(0o700)
+    return True
 
 
 def _has_changed(module_name: str) -> bool:

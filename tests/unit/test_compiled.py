@@ -77,10 +77,21 @@ def test_a_warm_cache_does_not_hide_the_bounds_check(package: Path) -> None:
 
 
 def test_the_cache_is_private_because_its_files_are_code(package: Path) -> None:
+    cache = package / "cache"
+    cache.mkdir()
+    cache.chmod(0o777)
     run(package)
-    directories = list((package / "cache").iterdir())
-    assert directories
-    assert all(stat.S_IMODE(directory.stat().st_mode) == 0o700 for directory in directories)
+    assert stat.S_IMODE(cache.stat().st_mode) == 0o700
+    assert all(stat.S_IMODE(directory.stat().st_mode) == 0o700 for directory in cache.iterdir())
+
+
+def test_a_cache_directory_behind_a_link_is_not_used(package: Path) -> None:
+    elsewhere = package / "elsewhere"
+    elsewhere.mkdir()
+    (package / "cache").symlink_to(elsewhere)
+    assert run(package) == "1 1"
+    assert run(package) == "1 1"
+    assert not list(elsewhere.rglob("*.nbc"))
 
 
 def test_source_that_changed_under_a_running_process_is_not_kept(package: Path) -> None:
