@@ -19,6 +19,14 @@ class SourceError(FeedError):
     """The exchange, or a file of its messages, gave something unusable. Another copy may help."""
 
 
+class SnapshotError(SourceError):
+    """A snapshot broke off, is incomplete or contradicts itself. None of it is used; another may do."""
+
+    def __init__(self, message: str, instrument_id: int | None = None) -> None:
+        self.instrument_id = instrument_id  # None where it is not about a single instrument's book
+        super().__init__(message)
+
+
 class FrameError(FeedError):
     """A frame breaks its own layout. It must not be passed on."""
 

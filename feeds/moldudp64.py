@@ -14,12 +14,12 @@ from __future__ import annotations
 
 import enum
 import struct
-from collections import OrderedDict
 from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from feeds.errors import ConfigError, SourceError
 from feeds.message_store import SEQUENCE_FIRST, SEQUENCE_MAX, MessageStore
+from feeds.request_limits import RateLimits, RequestGate, Verdict
 
 SESSION_BYTES = 10
 HEADER = struct.Struct(">10sQH")
@@ -216,41 +216,15 @@ class PacketBuilder:
             yield packet
 
 
-@dataclass(slots=True)
-class TokenBucket:
-    """Lets `burst` things through at once and `per_second` in the long run."""
-
-    per_second: float
-    burst: float
-    tokens: float
-    refilled_ns: int
-
-    def take(self, now_ns: int) -> bool:
-        """Return whether one more may pass now."""
-        # A clock that goes back takes no tokens away and gives none twice.
-        now_ns = max(now_ns, self.refilled_ns)
-        gained = (now_ns - self.refilled_ns) * self.per_second / 1e9
-        self.tokens = min(self.burst, self.tokens + gained)
-        self.refilled_ns = now_ns
-        if self.tokens < 1.0:
-            return False
-        self.tokens -= 1.0
-        return True
-
-
 @dataclass(frozen=True, slots=True)
-class RequestLimits:
+class RequestLimits(RateLimits):
     """What a re-request server grants. Exchanges publish limits like these, and drop what exceeds them."""
 
     message_count_max: int = 1_000
     packet_bytes_max: int = PACKET_BYTES_DEFAULT
-    client_requests_per_second: float = 100.0
-    client_requests_burst: float = 100.0
-    all_requests_per_second: float = 10_000.0
-    all_requests_burst: float = 10_000.0
-    client_count_max: int = 1_024
 
     def __post_init__(self) -> None:
+        RateLimits.__post_init__(self)  # super() does not know a class that was made anew for its slots
         if not 1 <= self.message_count_max <= MESSAGE_COUNT_MAX:
             raise ConfigError(
                 f"message_count_max must be 1 to {MESSAGE_COUNT_MAX}, was {self.message_count_max}"
@@ -260,12 +234,6 @@ class RequestLimits:
                 f"packet_bytes_max must be {HEADER_BYTES + BLOCK_LENGTH_BYTES} to {UDP_PAYLOAD_BYTES_MAX}, "
                 f"was {self.packet_bytes_max}"
             )
-        for name in ("client_requests_per_second", "all_requests_per_second"):
-            if getattr(self, name) <= 0:
-                raise ConfigError(f"{name} must be more than 0, was {getattr(self, name)}")
-        for name in ("client_requests_burst", "all_requests_burst", "client_count_max"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} must be 1 or more, was {getattr(self, name)}")
 
 
 @dataclass(slots=True)
@@ -286,18 +254,14 @@ class RequestCounters:
 class RequestServer:
     """Answers re-requests from the stores of sessions; what it cannot answer it ignores and counts.
 
-    UDP senders can be forged, so an answer is one packet for one request and clients are remembered in a
-    bounded table: the one longest unheard of makes room.
+    UDP senders can be forged, so an answer is one packet for one request.
     """
 
     def __init__(self, limits: RequestLimits, now_ns: int) -> None:
         self.limits = limits
         self.counters = RequestCounters()
         self._stores: dict[bytes, MessageStore] = {}
-        self._all = TokenBucket(
-            limits.all_requests_per_second, limits.all_requests_burst, limits.all_requests_burst, now_ns
-        )
-        self._clients: OrderedDict[Hashable, TokenBucket] = OrderedDict()
+        self._gate = RequestGate(limits, now_ns)
 
     def add_session(self, store: MessageStore) -> None:
         """Answer requests for this session from now on."""
@@ -314,11 +278,10 @@ class RequestServer:
         """Return the answer to one packet from `client`, or None where the answer is silence."""
         counters = self.counters
         # Limits come first: a flood of nonsense must not be cheaper for its sender than for us.
-        if not self._bucket(client, now_ns).take(now_ns):
-            counters.client_limited += 1
-            return None
-        if not self._all.take(now_ns):
-            counters.all_limited += 1
+        verdict = self._gate.take(client, now_ns)
+        if verdict is not Verdict.GRANTED:
+            counters.client_limited += verdict is Verdict.CLIENT_LIMITED
+            counters.all_limited += verdict is Verdict.ALL_LIMITED
             return None
         try:
             request = decode_request(data)
@@ -356,18 +319,6 @@ class RequestServer:
                     return messages
                 messages.append(message)
         return messages
-
-    def _bucket(self, client: Hashable, now_ns: int) -> TokenBucket:
-        bucket = self._clients.get(client)
-        if bucket is None:
-            burst = self.limits.client_requests_burst
-            bucket = TokenBucket(self.limits.client_requests_per_second, burst, burst, now_ns)
-            self._clients[client] = bucket
-            if len(self._clients) > self.limits.client_count_max:
-                self._clients.popitem(last=False)
-        else:
-            self._clients.move_to_end(client)
-        return bucket
 
 
 def _decode_header(data: bytes) -> tuple[bytes, int, int]:

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from feeds.errors import ConfigError, LimitError, SourceError
-from feeds.message_store import SEQUENCE_FIRST, SEQUENCE_MAX, MessageBlock, MessageNotHeld
+from feeds.errors import ConfigError, LimitError, SnapshotError
+from feeds.message_store import SEQUENCE_FIRST, SEQUENCE_MAX, MemoryStore, MessageBlock, MessageNotHeld
 from feeds.soupbintcp.client_shell import SoupClient
 from feeds.soupbintcp.events import Closed, CloseReason, Event, SequencedData
 from feeds.soupbintcp.protocol import SEQUENCE_BYTES, LoginRequest, decode_number
@@ -30,10 +30,7 @@ from feeds.soupbintcp.shell import Clock
 
 END_OF_SNAPSHOT_TYPE = ord("G")
 END_OF_SNAPSHOT_BYTES = 1 + SEQUENCE_BYTES
-
-
-class SnapshotError(SourceError):
-    """A snapshot broke off or broke its own rules. None of it is used; asking again may help."""
+_RETAIN_ALL = 1 << 62  # the collector's own limits say when it is too much
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,11 +139,15 @@ def snapshot_server(
 
 
 class SnapshotCollector:
-    """Puts the events of one connection together to a snapshot, within limits."""
+    """Puts the events of one connection together to a snapshot, within limits.
+
+    Messages are copied: a block that was received keeps all that was received with it, and behind a server
+    that sends other things between its messages that would be far more than the limits count.
+    """
 
     def __init__(self, message_count_max: int, message_bytes_max: int) -> None:
         self.next_sequence: int | None = None
-        self.blocks: list[MessageBlock] = []
+        self._kept = MemoryStore("snapshot", retain_bytes=_RETAIN_ALL)
         self._message_count = 0
         self._message_bytes = 0
         self._message_count_max = message_count_max
@@ -175,7 +176,12 @@ class SnapshotCollector:
             raise SnapshotError(
                 f"a snapshot must come to its end of snapshot, but after {self._message_count} messages {why}"
             )
-        return Snapshot(session, self.next_sequence, tuple(self.blocks))
+        blocks: list[MessageBlock] = []
+        sequence = SEQUENCE_FIRST
+        while sequence < self._kept.next_sequence:
+            blocks.append(self._kept.read(sequence, self._message_count))
+            sequence += len(blocks[-1])
+        return Snapshot(session, self.next_sequence, tuple(blocks))
 
     def _keep(self, block: MessageBlock) -> None:
         self._message_count += len(block)
@@ -188,8 +194,7 @@ class SnapshotCollector:
             raise LimitError(
                 f"a snapshot must have at most {self._message_bytes_max} bytes (message_bytes_max)"
             )
-        if len(block):
-            self.blocks.append(block)
+        self._kept.append_block(block)
 
 
 async def fetch_snapshot(

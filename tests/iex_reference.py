@@ -131,7 +131,9 @@ def instrument_id(symbol: bytes) -> int:
 def payloads_of(message: bytes) -> list[tuple[Schema, dict[str, Any]]] | None:
     """Return schema and fields of each part of a message of sufficient length, None for a bad value."""
     letter = message[:1]
-    code, _, body = unpack(message)
+    code, time_ns, body = unpack(message)
+    if time_ns < 0:
+        return None
     if any(name in PRICE_NAMES and abs(value) > PRICE_MAX for name, value in body.items()):
         return None
     body = {name: value * 100_000 if name in PRICE_NAMES else value for name, value in body.items()}
@@ -230,6 +232,7 @@ def frames_of(messages: Sequence[bytes], context: Context) -> wire.FrameArray:
             _, time_ns, body = unpack(message)
             instrument = instrument_id(body["symbol"]) if body else 0
             payloads = payloads_of(message)
+            time_ns = max(0, time_ns)
         if payloads is None:
             fields = {
                 "reason": reason,
@@ -318,6 +321,7 @@ symbols = st.one_of(
 prices = st.one_of(st.integers(-PRICE_MAX, PRICE_MAX), st.integers(0, 10_000_000))
 sizes = st.one_of(st.integers(0, 2**32 - 1), st.integers(0, 10_000))
 longs = st.integers(-(2**63), 2**63 - 1)
+times = st.integers(0, 2**63 - 1)
 letters = st.integers(0, 255).map(lambda value: bytes([value]))
 reasons = st.sampled_from([b"    ", b"T1  ", b"IPO1", b"NA  ", b"MCB3", b"  X "])
 
@@ -352,13 +356,13 @@ def valid_messages(draw: st.DrawFn) -> bytes:
     letter = draw(st.sampled_from(sorted(BODIES)))
     code = draw(CODE_STRATEGIES.get(letter, st.integers(0, 255)))
     fields = {name: draw(FIELD_STRATEGIES[name]) for name in BODIES[letter][1].split()}
-    return pack(letter, code, draw(longs), **fields)
+    return pack(letter, code, draw(times), **fields)
 
 
 @st.composite
 def any_messages(draw: st.DrawFn) -> bytes:
     """A valid message, a damaged one, or no message at all."""
-    kind = draw(st.integers(0, 4))
+    kind = draw(st.integers(0, 5))
     if kind == 0:
         return draw(st.binary(max_size=100))
     message = bytearray(draw(valid_messages()))
@@ -366,6 +370,8 @@ def any_messages(draw: st.DrawFn) -> bytes:
         return bytes(message) + draw(st.binary(min_size=1, max_size=8))
     if kind == 2:
         return bytes(message[: draw(st.integers(0, len(message) - 1))])
+    if kind == 5:
+        message[2:10] = struct.pack("<q", draw(longs))
     if kind == 3:
         message[draw(st.integers(0, len(message) - 1))] = draw(st.integers(0, 255))
     return bytes(message)

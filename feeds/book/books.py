@@ -333,7 +333,8 @@ class Books:
     def restore(self, frames: Any) -> int:
         """Take the books of one or several snapshots in place of what was there; return where to go on.
 
-        Nothing is changed unless every snapshot is whole (SnapshotError says what is missing or wrong).
+        Nothing is changed unless every snapshot is whole (SnapshotError says what is missing or wrong) and
+        they all fit beside the books that stay (LimitError says which limit is in the way).
         Frames that an instrument's snapshot has in it already are left out by `apply`, so the live stream
         may begin anywhere before the result: the first source message that not all of these books have.
         """

@@ -13,21 +13,12 @@ from feeds.book import order_kernels as ok
 from feeds.book import store_kernels as k
 from feeds.book.snapshot import PART_COUNT, SHOWN, Rows, find_orders, side_levels
 from feeds.book.store import BookStore
-from feeds.errors import FeedError, LimitError
+from feeds.errors import LimitError, SnapshotError
 from feeds.validation import validate
 from feeds.wire import Flag, Schema
 
 _SEQUENCE_LIMIT = 1 << 62
 _LETTER_SELL = b"S"
-
-
-class SnapshotError(FeedError):
-    """A snapshot is incomplete or contradicts itself. Ask for another; the books are as they were."""
-
-    def __init__(self, instrument_id: int | None, complaint: str) -> None:
-        self.instrument_id = instrument_id
-        of = "" if instrument_id is None else f" of instrument {instrument_id}"
-        super().__init__(f"the snapshot{of} {complaint}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +30,7 @@ class Snapshot:
     next_source_seq: int
     event_time_ns: int
     state: int
+    level_count: int
     order_ids: Rows
     additions: wire.FrameArray
     shown: Rows | None  # bid price, bid size, ask price, ask size while an event is under way
@@ -51,17 +43,15 @@ def read(frames: Any, has_orders: bool) -> list[Snapshot]:
     begins = np.flatnonzero(batch["schema_id"] == Schema.BOOK_BEGIN)
     if not begins.size or begins[0] != 0:
         found = f"a frame of schema {int(batch['schema_id'][0])}" if len(batch) else "no frame at all"
-        raise SnapshotError(None, f"must start with BOOK_BEGIN, not with {found}")
+        raise _refusal(None, f"must start with BOOK_BEGIN, not with {found}")
     snapshots = [_read_one(piece, has_orders) for piece in np.split(batch, begins[1:])]
     seen: set[int] = set()
     for snapshot in snapshots:
         if snapshot.instrument_id in seen:
-            raise SnapshotError(snapshot.instrument_id, "is there twice")
+            raise _refusal(snapshot.instrument_id, "is there twice")
         seen.add(snapshot.instrument_id)
         if snapshot.source != snapshots[0].source:
-            raise SnapshotError(
-                snapshot.instrument_id, "is of another stream or session than the one before it"
-            )
+            raise _refusal(snapshot.instrument_id, "is of another stream or session than the one before it")
     return snapshots
 
 
@@ -74,7 +64,7 @@ def _read_one(frames: wire.FrameArray, has_orders: bool) -> Snapshot:
 
     def insist(holds: bool, complaint: str) -> None:
         if not holds:
-            raise SnapshotError(instrument_id, complaint)
+            raise _refusal(instrument_id, complaint)
 
     for what, rows, count in (
         ("levels", levels, int(begin["level_count"])),
@@ -111,6 +101,7 @@ def _read_one(frames: wire.FrameArray, has_orders: bool) -> Snapshot:
         next_source_seq=next_source_seq,
         event_time_ns=int(begin["event_time_ns"]),
         state=ord(begin["state"] or b"\0"),
+        level_count=len(levels),
         order_ids=orders["order_id"].view(np.int64),
         additions=_adds(orders) if has_orders else _updates(levels),
         shown=np.stack([shown["price"], shown["size"].astype(np.int64)], axis=1).ravel()
@@ -118,6 +109,11 @@ def _read_one(frames: wire.FrameArray, has_orders: bool) -> Snapshot:
         else None,
         shown_event_ns=int(shown["event_time_ns"][0]) if len(shown) else 0,
     )
+
+
+def _refusal(instrument_id: int | None, complaint: str) -> SnapshotError:
+    of = "" if instrument_id is None else f" of instrument {instrument_id}"
+    return SnapshotError(f"the snapshot{of} {complaint}", instrument_id)
 
 
 def _check_levels(levels: wire.FrameArray, has_orders: bool, insist: Any) -> None:
@@ -189,23 +185,47 @@ def check_fit(store: BookStore, snapshots: Sequence[Snapshot], starts_over: bool
     """
     ids = np.concatenate([snapshot.order_ids for snapshot in snapshots])
     if np.unique(ids).size != ids.size:
-        raise SnapshotError(None, "has an order id in two instruments")
-    present = 0 if starts_over else store.order_count
-    if present + ids.size > store.limits.orders_max:
-        raise LimitError(
-            f"snapshots of {ids.size} orders do not fit beside {present} that are there: "
-            f"orders_max = {store.limits.orders_max}"
-        )
+        raise _refusal(None, "has an order id in two instruments")
+    replaced = [] if starts_over else [store.number_of(snapshot.instrument_id) for snapshot in snapshots]
+    numbers = {number for number in replaced if number is not None}
+    _check_limits(store, snapshots, numbers, starts_over)
     if starts_over:
         return
-    replaced = {store.number_of(snapshot.instrument_id) for snapshot in snapshots}
     sides = np.zeros(ids.size, dtype=np.int64)
     ok.find_sides_kernel(store.orders, store.arrivals, store.levels, np.ascontiguousarray(ids), sides)
     for order_id, side in zip(ids[sides != k.NONE], sides[sides != k.NONE], strict=True):
-        if int(side) >> 1 not in replaced:
+        if int(side) >> 1 not in numbers:
             owner = int(store.sides[side * k.SIDE_WORDS + k.SIDE_INSTRUMENT_ID])
-            raise SnapshotError(
-                None, f"has order {int(order_id) & _U64}, which is live in instrument {owner}"
+            raise _refusal(None, f"has order {int(order_id) & _U64}, which is live in instrument {owner}")
+
+
+def _check_limits(
+    store: BookStore, snapshots: Sequence[Snapshot], replaced: set[int], starts_over: bool
+) -> None:
+    """Refuse snapshots that would be too much beside the books that stay; those of `replaced` do not."""
+    leaving = [side_levels(store, 2 * number + side) for number in replaced for side in (k.BID, k.ASK)]
+    for what, setting, present, left, added in (
+        (
+            "orders",
+            "orders_max",
+            store.order_count,
+            sum(int(rows[:, k.LEVEL_ORDERS].sum()) for rows in leaving),
+            sum(snapshot.order_ids.size for snapshot in snapshots),
+        ),
+        (
+            "levels",
+            "levels_max",
+            store.level_count,
+            sum(len(rows) for rows in leaving),
+            sum(snapshot.level_count for snapshot in snapshots),
+        ),
+        ("instruments", "instruments_max", store.instrument_count, len(replaced), len(snapshots)),
+    ):
+        stays = 0 if starts_over else present - left
+        allowed = getattr(store.limits, setting)
+        if stays + added > allowed:
+            raise LimitError(
+                f"snapshots of {added} {what} do not fit beside {stays} that stay: {setting} = {allowed}"
             )
 
 

@@ -14,7 +14,8 @@ What is passed on and what is not:
 - Bytes behind a known message's size are a later version's fields; they are skipped.
 - A message is refused as BAD_VALUE when a frame could not say what it says: a blank or unprintable symbol or
   reason, a price beyond int64 in 1e-9, an official price that is neither opening nor closing, a short sale
-  status that is neither 0 nor 1, a limit up/down tier of more than one digit.
+  status that is neither 0 nor 1, a limit up/down tier of more than one digit, a time before 1970 (the frame
+  that tells of it has none).
 """
 
 from __future__ import annotations
@@ -320,7 +321,9 @@ def decode_kernel(
                 event_ns = load_le64(data, start + m.AT_TIME)
                 if letter != m.SYSTEM_EVENT:
                     instrument_id = learn_symbol(directory, state, load_le64(data, start + m.AT_SYMBOL))
-                if instrument_id != 0 or letter == m.SYSTEM_EVENT:
+                if event_ns < 0:
+                    event_ns = 0
+                elif instrument_id != 0 or letter == m.SYSTEM_EVENT:
                     schemas = put_message(data, start, letter, words, row)
 
             if schemas == 0:

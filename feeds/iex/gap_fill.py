@@ -2,12 +2,15 @@
 
 Over UDP a request that breaks a rule is ignored; over TCP it ends the connection. Both answer with ordinary
 segments. `GapFillServer` holds the current session; feed it what goes out on the lines.
+
+One UDP request may ask for many datagrams and its sender can be forged, so each datagram counts against the
+limits of its client and of all. An answer that reaches them is cut short: what is missing is asked for again.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from feeds.errors import ConfigError, SourceError
@@ -34,6 +37,7 @@ from feeds.iex.transport import (
     request_bytes,
 )
 from feeds.message_store import MemoryStore, MessageBlock
+from feeds.request_limits import RateLimits, RequestGate, Verdict
 
 _INDEX_STRIDE = 256  # messages between two stream offsets that are remembered
 _ASK_WITHIN_NS = 1_000_000_000
@@ -46,6 +50,9 @@ class GapFillCounters:
     requests: int = 0
     tests: int = 0
     ignored: int = 0  # requests that broke a rule
+    client_limited: int = 0  # UDP requests not answered, or not to their end: too much for this client
+    all_limited: int = 0  # the same: too much for all clients together
+    datagrams: int = 0  # sent over UDP
     messages: int = 0  # sent again
     last_fault: str = ""
 
@@ -60,8 +67,11 @@ class GapFillServer:
         first_sequence: int = FIRST_SEQUENCE,
         first_stream_offset: int = 0,
         retain_bytes: int = 256 << 20,
+        limits: RateLimits | None = None,
+        now_ns: int = 0,
     ) -> None:
         self.counters = GapFillCounters()
+        self._gate = RequestGate(limits or RateLimits(), now_ns)
         self._retain_bytes = retain_bytes
         self._begin(identity, first_sequence, first_stream_offset)
 
@@ -105,9 +115,15 @@ class GapFillServer:
         if segment.messages:
             self._store.append_block(MessageBlock.of(segment.messages))
 
-    def on_datagram(self, data: bytes, now_ns: int) -> list[bytes]:
-        """Return the datagrams that answer a UDP request, none if it breaks a rule."""
+    def on_datagram(self, data: bytes, now_ns: int, client: Hashable = None) -> list[bytes]:
+        """Return the datagrams that answer a UDP request, none if it breaks a rule.
+
+        Clients that the caller does not tell apart share the limits of one.
+        """
         self.counters.requests += 1
+        # Limits come first: a flood of nonsense must not be cheaper for its sender than for us.
+        if not self._may_send(client, now_ns):
+            return []
         try:
             request = decode_request(data)
         except SegmentError as error:
@@ -121,13 +137,18 @@ class GapFillServer:
             return self._ignore(fault)
         if request.is_test:
             self.counters.tests += 1
+            self.counters.datagrams += 1
             empty = Segment(self.identity, self.next_sequence, self.next_stream_offset, now_ns)
             return [encode_segment(empty)]
-        return [
-            encode_segment(segment)
-            for first, last in request.ranges
-            for segment in self.read(first, last, now_ns, DATAGRAM_PAYLOAD_BYTES)
-        ]
+        answer: list[bytes] = []
+        for first, last in request.ranges:
+            for segment in self.read(first, last, now_ns, DATAGRAM_PAYLOAD_BYTES):
+                if answer and not self._may_send(client, now_ns):  # the first was paid for by the request
+                    return answer
+                answer.append(encode_segment(segment))
+                self.counters.datagrams += 1
+                self.counters.messages += len(segment.messages)
+        return answer
 
     def find_fault(self, request: GapRequest) -> str | None:
         """Return which rule of both UDP and TCP a request breaks, or None."""
@@ -143,9 +164,7 @@ class GapFillServer:
         while sequence <= last and sequence < self._store.next_sequence:
             block = self._store.read(sequence, min(last - sequence + 1, _READ_MESSAGES))
             offset = self._offset_of(sequence)
-            for segment in cut_segments(self.identity, sequence, offset, now_ns, block, payload_bytes_max):
-                self.counters.messages += len(segment.messages)
-                yield segment
+            yield from cut_segments(self.identity, sequence, offset, now_ns, block, payload_bytes_max)
             sequence += len(block)
 
     def connect(self, now_ns: int) -> GapFillConnection:
@@ -180,6 +199,12 @@ class GapFillServer:
             total += block.message_bytes + BLOCK_LENGTH_BYTES * len(block)
             begin += len(block)
         return total
+
+    def _may_send(self, client: Hashable, now_ns: int) -> bool:
+        verdict = self._gate.take(client, now_ns)
+        self.counters.client_limited += verdict is Verdict.CLIENT_LIMITED
+        self.counters.all_limited += verdict is Verdict.ALL_LIMITED
+        return verdict is Verdict.GRANTED
 
     def _ignore(self, fault: str) -> list[bytes]:
         self.counters.ignored += 1
@@ -237,6 +262,7 @@ class GapFillConnection:
                 self._ranges.popleft()
             else:
                 self._ranges[0] = (segment.next_sequence, last)
+            self.server.counters.messages += len(segment.messages)
             return encode_segment(segment)
         if self._has_asked and not self._ranges and not self.is_closed:
             self.close_reason = "all ranges were sent"

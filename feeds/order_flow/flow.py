@@ -33,7 +33,8 @@ __all__ = ["FlowBlock", "FlowConfig", "OrderFlow", "Snapshot", "Top", "write_day
 BLOCK_MESSAGES_MAX = 1 << 16
 DIGEST_BYTES = 16
 _PRICE4_TO_NANO = 100_000
-_SNAPSHOT_STOCK_BYTES = sum(PREFIX_BYTES + SIZE_OF_TYPE[ord(letter)] for letter in "RHY")
+_SNAPSHOT_STOCK_TYPES = "RHYh" + "L" * layout.MAKERS_MAX
+_SNAPSHOT_STOCK_BYTES = sum(PREFIX_BYTES + SIZE_OF_TYPE[ord(letter)] for letter in _SNAPSHOT_STOCK_TYPES)
 _SNAPSHOT_ORDER_BYTES = PREFIX_BYTES + SIZE_OF_TYPE[ord("F")]
 _SNAPSHOT_HEAD_BYTES = PREFIX_BYTES + SIZE_OF_TYPE[ord("S")]
 

@@ -16,7 +16,6 @@ from feeds.itch50.encode_kernels import (
     write_breaker_status,
     write_stock_directory,
     write_system_event,
-    write_trading_action,
 )
 from feeds.memory_kernels import Buffer
 from feeds.order_flow.book_kernels import level_of, next_level, order_in_the_way
@@ -44,11 +43,14 @@ from feeds.order_flow.layout import (
     IMBALANCE,
     IPO,
     IS_BREAKER_ON,
+    IS_HALTED_HERE,
     LEVELS,
     LEVERAGE,
     LISTING,
     LOCATE,
     MAKER_CHANGE,
+    MAKER_STATES,
+    MAKERS_MAX,
     MARKET_MAKERS,
     MIX_CROSS_TYPE,
     MIX_DEPTH,
@@ -121,13 +123,16 @@ from feeds.order_flow.status_kernels import (
     continue_halt,
     cross_stock,
     find_halt,
+    set_maker,
     write_action,
+    write_halted_here,
     write_imbalance,
     write_ipo,
     write_listing,
     write_maker,
     write_retail,
     write_short_sale,
+    write_state,
 )
 
 _YES = ord("Y")
@@ -189,7 +194,7 @@ def directory_step(market: Market, buffer: Buffer, at: int) -> int:
         return write_action(market, buffer, at, stock, _TRADING, _REASON_NONE)
     if step == 2:
         return write_short_sale(market, buffer, at, stock)
-    return write_maker(market, buffer, at, stock, step - _DIRECTORY_STEPS, _ACTIVE)
+    return set_maker(market, buffer, at, stock, step - _DIRECTORY_STEPS, _ACTIVE)
 
 
 @kernel
@@ -397,15 +402,16 @@ def snapshot_kernel(market: Market, buffer: Buffer) -> int:
         at = write_system_event(buffer, at, 0, 0, time_ns, market[SYSTEM_EVENT])
     for number in range(market[STOCK_COUNT]):
         stock = stock_at(number)
-        letter = market[stock + TRADING_STATE]
-        if letter == 0:
+        if market[stock + TRADING_STATE] == 0:
             continue  # its directory entry has not been sent yet
-        symbol = market[stock + SYMBOL]
         at = write_directory(market, buffer, at, stock, time_ns)
-        at = write_trading_action(
-            buffer, at, market[stock + LOCATE], 0, time_ns, symbol, letter, _SPACE, _REASON_NONE
-        )
+        at = write_state(market, buffer, at, stock)
         at = write_short_sale(market, buffer, at, stock)
+        if market[stock + IS_HALTED_HERE] != 0:
+            at = write_halted_here(market, buffer, at, stock)
+        for maker in range(MAKERS_MAX):
+            if (market[stock + MAKER_STATES] >> i64(8 * maker)) & 0xFF != 0:
+                at = write_maker(market, buffer, at, stock, maker)
         tick = i64(market[stock + BEST_BID])
         while tick != NO_BID and tick != NONE:
             at = write_level(market, buffer, at, stock, BUY, tick)

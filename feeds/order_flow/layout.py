@@ -76,6 +76,8 @@ TRAITS = 18  # market category, financial status, issue class, ... one letter fo
 SUBTYPE = 19  # two letters, little-endian
 LEVERAGE = 20
 IS_HALTED_HERE = 21  # by message h
+STATE_REASON = 22  # of the newest message H: four letters, little-endian
+MAKER_STATES = 23  # the letter of each market maker's newest message L, one for each byte; 0 before the first
 LADDER = 24  # LADDER_TICKS words
 LADDER_TICKS = 256  # a power of two; far stale orders are deleted when the price leaves them behind
 STOCK_WORDS = LADDER + LADDER_TICKS
@@ -88,6 +90,8 @@ TRAIT_THRESHOLD = 24
 TRAIT_TIER = 32
 TRAIT_ETP = 40
 TRAIT_INVERSE = 48
+
+MAKERS_MAX = 8  # that MAKER_STATES has room for
 
 NO_BID = NONE
 NO_ASK = 1 << 40

@@ -52,6 +52,7 @@ from feeds.order_flow.layout import (
     IS_HALTED_HERE,
     LOCATE,
     LOT,
+    MAKER_STATES,
     MATCH_COUNT,
     MATCH_LOCATE,
     MATCH_NUMBER,
@@ -69,6 +70,7 @@ from feeds.order_flow.layout import (
     REF,
     SEQUENCE,
     SHORT_SALE,
+    STATE_REASON,
     STEP,
     SYMBOL,
     TICK_PRICE,
@@ -120,10 +122,27 @@ def middle_price(market: Market, stock: int) -> int:
 def write_action(market: Market, buffer: Buffer, at: int, stock: int, letter: int, reason: int) -> int:
     """Set a stock's trading state and say so."""
     market[stock + TRADING_STATE] = letter
+    market[stock + STATE_REASON] = reason
+    return write_state(market, buffer, at, stock)
+
+
+@kernel
+def write_state(market: Market, buffer: Buffer, at: int, stock: int) -> int:
     symbol = market[stock + SYMBOL]
-    time_ns = market[TIME_NS]
+    letter = market[stock + TRADING_STATE]
+    reason = market[stock + STATE_REASON]
     return write_trading_action(
-        buffer, at, market[stock + LOCATE], 0, time_ns, symbol, letter, _SPACE, reason
+        buffer, at, market[stock + LOCATE], 0, market[TIME_NS], symbol, letter, _SPACE, reason
+    )
+
+
+@kernel
+def write_halted_here(market: Market, buffer: Buffer, at: int, stock: int) -> int:
+    """Say whether a stock is halted on this exchange alone."""
+    letter = _HALTED if market[stock + IS_HALTED_HERE] != 0 else _TRADING
+    symbol = market[stock + SYMBOL]
+    return write_operational_halt(
+        buffer, at, market[stock + LOCATE], 0, market[TIME_NS], symbol, _QUOTING, letter
     )
 
 
@@ -182,9 +201,7 @@ def begin_halt(market: Market, buffer: Buffer, at: int, stock: int, kind: int) -
     schedule_halt(market, halt)
     if kind == OPERATIONAL:
         market[stock + IS_HALTED_HERE] = 1
-        return write_operational_halt(
-            buffer, at, market[stock + LOCATE], 0, market[TIME_NS], market[stock + SYMBOL], _QUOTING, _HALTED
-        )
+        return write_halted_here(market, buffer, at, stock)
     if kind == PAUSE:
         return write_action(market, buffer, at, stock, _PAUSED, _REASON_PAUSE)
     return write_action(market, buffer, at, stock, _HALTED, _REASON_NEWS)
@@ -229,9 +246,7 @@ def continue_halt(market: Market, buffer: Buffer, at: int) -> int:
     if kind == OPERATIONAL:
         end_halt(market, halt)
         market[stock + IS_HALTED_HERE] = 0
-        return write_operational_halt(
-            buffer, at, market[stock + LOCATE], 0, time_ns, symbol, _QUOTING, _TRADING
-        )
+        return write_halted_here(market, buffer, at, stock)
     market[halt + HALT_STEP] += 1
     if step == 0 and kind == PAUSE:
         schedule_halt(market, halt)
@@ -363,8 +378,18 @@ def write_short_sale(market: Market, buffer: Buffer, at: int, stock: int) -> int
 
 
 @kernel
-def write_maker(market: Market, buffer: Buffer, at: int, stock: int, maker: int, state: int) -> int:
+def set_maker(market: Market, buffer: Buffer, at: int, stock: int, maker: int, state: int) -> int:
+    """Set a market maker's state and say so."""
+    shift = i64(8 * maker)
+    others = market[stock + MAKER_STATES] & ~(i64(0xFF) << shift)
+    market[stock + MAKER_STATES] = others | (i64(state) << shift)
+    return write_maker(market, buffer, at, stock, maker)
+
+
+@kernel
+def write_maker(market: Market, buffer: Buffer, at: int, stock: int, maker: int) -> int:
     """Write a market maker's position; the first of a stock is its primary one."""
+    state = (market[stock + MAKER_STATES] >> i64(8 * maker)) & 0xFF
     mpid = market[PARTICIPANTS_AT + (market[stock + LOCATE] * 7 + maker) % PARTICIPANT_COUNT]
     primary = ord("Y") if maker == 0 else ord("N")
     symbol = market[stock + SYMBOL]
@@ -376,7 +401,7 @@ def write_maker(market: Market, buffer: Buffer, at: int, stock: int, maker: int,
 @kernel
 def change_maker(market: Market, buffer: Buffer, at: int, stock: int) -> int:
     state = (_LETTERS_MAKER_STATE >> i64(8 * draw_below(market, 5))) & 0xFF
-    return write_maker(market, buffer, at, stock, draw_below(market, 3), state)
+    return set_maker(market, buffer, at, stock, draw_below(market, 3), state)
 
 
 @kernel

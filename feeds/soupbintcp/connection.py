@@ -25,6 +25,7 @@ class State(enum.Enum):
 
     IDLE = "idle"  # client only: connected, nothing said yet
     LOGIN = "login"
+    REJECTING = "rejecting"  # server only: the answer to the login is no, and is not sent yet
     STREAMING = "streaming"
     CLOSING = "closing"  # the last bytes go out; what comes in is not looked at any more
     CLOSED = "closed"
@@ -35,6 +36,7 @@ class Move(enum.Enum):
 
     LOGIN_SENT = "login sent"
     LOGIN_ACCEPTED = "login accepted"
+    LOGIN_REFUSED = "login refused"
     LOGIN_REJECTED = "login rejected"
     SESSION_ENDED = "session ended"
     LOGGED_OUT = "logged out"

@@ -34,8 +34,13 @@ from feeds.soupbintcp.settings import Settings
 SERVER_TRANSITIONS = {
     State.LOGIN: {
         Move.LOGIN_ACCEPTED: State.STREAMING,
-        Move.LOGIN_REJECTED: State.CLOSING,
+        Move.LOGIN_REFUSED: State.REJECTING,
         Move.LOGGED_OUT: State.CLOSING,
+        Move.FAILED: State.CLOSING,
+        Move.PEER_CLOSED: State.CLOSED,
+    },
+    State.REJECTING: {
+        Move.LOGIN_REJECTED: State.CLOSING,
         Move.FAILED: State.CLOSING,
         Move.PEER_CLOSED: State.CLOSED,
     },
@@ -178,9 +183,29 @@ class ServerConnection(Connection):
     ) -> None:
         super().__init__(settings or Settings(), State.LOGIN, now_ns)
         self.username = ""
+        self.has_asked = False  # to log in
+        self._rejection: LoginRejected | None = None
+        self._rejection_ns = 0  # when it is sent
         self._authenticator = authenticator
         self._directory = directory
         self._store: MessageStore | None = None
+
+    @property
+    def is_logged_in(self) -> bool:
+        """Whether a login was accepted, be the connection open or not."""
+        return self._store is not None
+
+    @property
+    def next_deadline_ns(self) -> int | None:
+        return self._rejection_ns if self.state is State.REJECTING else super().next_deadline_ns
+
+    def on_timer(self, now_ns: int) -> list[Event]:
+        if self.state is not State.REJECTING:
+            return super().on_timer(now_ns)
+        events: list[Event] = []
+        if now_ns >= self._rejection_ns:
+            self._send_rejection(now_ns, events)
+        return events
 
     @property
     def lag_count(self) -> int:
@@ -238,6 +263,7 @@ class ServerConnection(Connection):
 
     def _on_login(self, request: LoginRequest, now_ns: int, events: list[Event]) -> None:
         self.username = request.username
+        self.has_asked = True
         if not self._authenticator.verify(request.username, request.password):
             detail = "username and password must belong to an account"
             self._reject(RejectReason.NOT_AUTHORISED, detail, now_ns, events)
@@ -254,6 +280,16 @@ class ServerConnection(Connection):
         events.extend(self.on_messages(now_ns))
 
     def _reject(self, reason: RejectReason, detail: str, now_ns: int, events: list[Event]) -> None:
-        self._queue(protocol.encode_login_rejected(reason), now_ns, events)
-        events.append(LoginRejected(self.username, reason, detail))
+        """Decide to say no. It is said later: who guesses passwords is to have few tries."""
+        self._move(Move.LOGIN_REFUSED)
+        self._rejection = LoginRejected(self.username, reason, detail)
+        self._rejection_ns = now_ns + self.settings.rejection_delay_ns
+        events.append(self._rejection)
+        if not self.settings.rejection_delay_ns:
+            self._send_rejection(now_ns, events)
+
+    def _send_rejection(self, now_ns: int, events: list[Event]) -> None:
+        assert self._rejection is not None
+        self._queue(protocol.encode_login_rejected(self._rejection.reason), now_ns, events)
+        detail = self._rejection.detail
         self._finish(Move.LOGIN_REJECTED, CloseReason.LOGIN_REJECTED, detail, now_ns, events)

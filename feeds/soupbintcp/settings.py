@@ -16,7 +16,9 @@ class Settings:
 
     heartbeat_ns: int = SECOND_NS
     peer_silence_ns: int = 15 * SECOND_NS
-    login_ns: int = 30 * SECOND_NS  # from the connection to the answer to the login
+    login_ns: int = 5 * SECOND_NS  # from the connection to the answer to the login
+    rejection_delay_ns: int = SECOND_NS  # a server's, before it says no: guessing passwords takes its time
+    unknown_per_address_max: int = 8  # a server's: connections of one address that have not logged in
     stall_ns: int = 10 * SECOND_NS  # output waits this long for a peer that takes nothing
     linger_ns: int = 2 * SECOND_NS  # from our end of a connection to the peer's
     courtesy_ns: int = SECOND_NS  # within that, a peer that knows that it is over may close first
@@ -29,6 +31,12 @@ class Settings:
         for name in ("heartbeat_ns", "login_ns", "stall_ns", "linger_ns", "courtesy_ns", "drain_ns"):
             if getattr(self, name) <= 0:
                 raise ConfigError(f"{name} must be more than 0, was {getattr(self, name)}")
+        if self.rejection_delay_ns < 0:
+            raise ConfigError(f"rejection_delay_ns must be 0 or more, was {self.rejection_delay_ns}")
+        if self.unknown_per_address_max < 1:
+            raise ConfigError(
+                f"unknown_per_address_max must be 1 or more, was {self.unknown_per_address_max}"
+            )
         if self.peer_silence_ns < 3 * self.heartbeat_ns:
             raise ConfigError(
                 f"peer_silence_ns must cover three heartbeats ({3 * self.heartbeat_ns}), or one late packet "

@@ -26,6 +26,7 @@ class Endpoint(asyncio.Protocol):
     def __init__(self, machine: Connection, clock: Clock) -> None:
         self.machine = machine
         self.address = "(not connected)"
+        self.host = ""
         self.done = asyncio.get_running_loop().create_future()
         self._clock = clock
         self._transport: asyncio.Transport | None = None
@@ -48,7 +49,8 @@ class Endpoint(asyncio.Protocol):
         self._transport = cast("asyncio.Transport", transport)
         self._transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
         peer = transport.get_extra_info("peername")
-        self.address = f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else str(peer)
+        self.host = str(peer[0] if isinstance(peer, tuple) else peer)
+        self.address = f"{self.host}:{peer[1]}" if isinstance(peer, tuple) else self.host
 
     def data_received(self, data: bytes) -> None:
         self.settle(self.machine.on_bytes(data, self._clock()))

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import struct
+import weakref
 from collections.abc import Coroutine
 from typing import Any
 
+import numpy as np
 import pytest
 from nasdaq_protocols import soup
 
-from feeds.errors import ConfigError, LimitError
+from feeds.errors import ConfigError, LimitError, SnapshotError
 from feeds.message_store import MemoryStore, MessageBlock, MessageNotHeld
 from feeds.snapshot_service import (
     Snapshot,
     SnapshotCollector,
-    SnapshotError,
     _SnapshotStore,
     decode_end_of_snapshot,
     encode_end_of_snapshot,
@@ -36,6 +37,7 @@ from feeds.soupbintcp import (
 
 PHRASE = "hush-hush"
 ACCOUNTS = Accounts({"trader": PHRASE})
+QUICK_REJECTIONS = Settings(rejection_delay_ns=1_000_000)
 
 
 def run(main: Coroutine[Any, Any, None]) -> None:
@@ -132,6 +134,21 @@ def test_a_snapshot_beyond_the_limits_is_refused() -> None:
         SnapshotCollector(9, 4).on_data(MessageBlock.of([b"AAA"] * 2))
 
 
+def test_a_snapshot_keeps_nothing_of_what_came_between_its_messages() -> None:
+    collector = SnapshotCollector(1_000, 1_000)
+    received = []
+    for number in range(100, 200):
+        buffer = np.zeros(60_000, np.uint8)
+        buffer[7] = number
+        received.append(weakref.ref(buffer))
+        collector.on_data(MessageBlock(buffer, np.array([7]), np.array([1])))
+        del buffer
+    assert not any(each() is not None for each in received)
+    collector.on_data(MessageBlock.of([encode_end_of_snapshot(9)]))
+    snapshot = collector.finish("DAY1", None)
+    assert messages_of(snapshot) == [bytes([number]) for number in range(100, 200)]
+
+
 def test_a_snapshot_without_its_end_is_refused() -> None:
     collector = SnapshotCollector(9, 100)
     collector.on_data(MessageBlock.of([b"A", b"B"]))
@@ -198,7 +215,7 @@ def test_a_snapshot_is_given_only_to_those_who_may_have_it() -> None:
             asked.append(None)
             return make_snapshot()
 
-        async with snapshot_server(source, ACCOUNTS) as server:
+        async with snapshot_server(source, ACCOUNTS, settings=QUICK_REJECTIONS) as server:
             await server.start("127.0.0.1")
             with pytest.raises(LoginRefused) as caught:
                 await fetch_snapshot(server.host, server.port, "trader", "wrong")
@@ -213,7 +230,7 @@ def test_a_snapshot_is_given_only_to_those_who_may_have_it() -> None:
 
 def test_a_snapshot_cannot_be_resumed_in_the_middle() -> None:
     async def main() -> None:
-        async with snapshot_server(make_snapshot, ACCOUNTS) as server:
+        async with snapshot_server(make_snapshot, ACCOUNTS, settings=QUICK_REJECTIONS) as server:
             await server.start("127.0.0.1")
             with pytest.raises(ConnectionRefusedError, match="SESSION_NOT_AVAILABLE"):
                 await soup.connect_async((server.host, server.port), "trader", PHRASE, sequence=5)
@@ -265,7 +282,9 @@ def test_limits_hold_on_both_sides_of_the_wire() -> None:
             assert found.message_count == 15
             with pytest.raises(ConfigError, match="timeout_ns must be more than 0"):
                 await fetch_snapshot(server.host, server.port, "trader", PHRASE, timeout_ns=0)
-        async with snapshot_server(make_snapshot, ACCOUNTS, message_count_max=14) as server:
+        async with snapshot_server(
+            make_snapshot, ACCOUNTS, settings=QUICK_REJECTIONS, message_count_max=14
+        ) as server:
             await server.start("127.0.0.1")
             with pytest.raises(LoginRefused) as caught:
                 await fetch_snapshot(server.host, server.port, "trader", PHRASE)

@@ -33,6 +33,7 @@ PHRASE = "hush-hush"
 TEST_SECONDS = 20
 # Heartbeats quick enough to be waited for; silence long enough for a busy machine.
 QUICK_HEARTBEATS = Settings(heartbeat_ns=20_000_000)
+QUICK_REJECTIONS = Settings(rejection_delay_ns=20_000_000)
 
 
 def run(main: Coroutine[Any, Any, None]) -> None:
@@ -123,7 +124,7 @@ def test_their_client_at_sequence_zero_gets_what_comes_next() -> None:
 )
 def test_their_client_understands_our_rejections(options: dict[str, Any], reason: str) -> None:
     async def main() -> None:
-        async with our_server(make_store(1)) as server:
+        async with our_server(make_store(1), QUICK_REJECTIONS) as server:
             with pytest.raises(ConnectionRefusedError, match=reason):
                 await their_client(server, **options)
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Coroutine
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from typing import Any
 
 import numpy as np
@@ -18,8 +19,11 @@ from feeds.soupbintcp import (
     Closed,
     CloseReason,
     Event,
+    LoginRefused,
+    LoginRejected,
     LoginRequest,
     PacketError,
+    RejectReason,
     SequencedData,
     ServerPeer,
     Settings,
@@ -30,12 +34,14 @@ from feeds.soupbintcp import (
     UnsequencedData,
     shell,
 )
+from feeds.soupbintcp.protocol import encode_login_request
 from feeds.soupbintcp.shell import Clock
 
 PHRASE = "hush-hush"
 LOGIN = LoginRequest("trader", PHRASE)
 ACCOUNTS = Accounts({"trader": PHRASE})
 MILLISECOND = 1_000_000
+QUICK_NO = Settings(rejection_delay_ns=MILLISECOND)
 # With heartbeats this rare, nothing goes on that is not brought on by the data itself.
 QUIET = Settings(heartbeat_ns=60_000 * MILLISECOND, peer_silence_ns=180_000 * MILLISECOND)
 
@@ -217,15 +223,92 @@ def test_a_client_waits_while_the_server_takes_nothing() -> None:
     run(main())
 
 
-def test_connections_beyond_the_limit_are_closed_at_once_and_counted() -> None:
+def test_clients_beyond_the_limit_are_rejected_and_those_within_it_stay() -> None:
     async def main() -> None:
         sessions = StoredSessions(MemoryStore("DAY1"))
-        async with SoupServer(ACCOUNTS, sessions, connection_count_max=1) as server:
+        async with SoupServer(ACCOUNTS, sessions, settings=QUICK_NO, connection_count_max=1) as server:
             await server.start("127.0.0.1")
-            async with await SoupClient.connect(server.host, server.port, LOGIN):
-                with pytest.raises((SoupError, ConnectionError)):
+            async with await SoupClient.connect(server.host, server.port, LOGIN) as client:
+                with pytest.raises(LoginRefused) as caught:
                     await SoupClient.connect(server.host, server.port, LOGIN)
-                assert (len(server.peers), server.refused_count) == (1, 1)
+                assert caught.value.reason is RejectReason.SESSION_NOT_AVAILABLE
+                assert server.logged_in_count == 1
+                assert client.closed is None
+
+    run(main())
+
+
+@asynccontextmanager
+async def idle(server: SoupServer, host: str, count: int) -> AsyncIterator[list[socket.socket]]:
+    """Hold connections that say nothing, all of which the server has seen."""
+    with ExitStack() as stack:
+        target = (server.host, server.port)
+        held = [
+            stack.enter_context(socket.create_connection(target, source_address=(host, 0)))
+            for _ in range(count)
+        ]
+        # The server accepts in the order of connecting: when this one is in, it has seen the others.
+        async with await SoupClient.connect(*target, LOGIN):
+            yield held
+
+
+def test_connections_that_do_not_log_in_keep_nobody_out() -> None:
+    async def main() -> None:
+        sessions = StoredSessions(MemoryStore("DAY1"))
+        async with SoupServer(ACCOUNTS, sessions, connection_count_max=64) as server:
+            await server.start("127.0.0.1")
+            async with idle(server, "127.0.0.1", 64) as held:
+                # The oldest had to make room, for each other and for the client that logged in.
+                assert (server.logged_in_count, len(server.peers), server.refused_count) == (1, 8, 57)
+                for connection in held[:57]:
+                    connection.setblocking(False)
+                    assert await asyncio.get_running_loop().sock_recv(connection, 1) == b""
+
+    run(main())
+
+
+def test_many_addresses_that_do_not_log_in_keep_nobody_out() -> None:
+    async def main() -> None:
+        sessions = StoredSessions(MemoryStore("DAY1"))
+        async with (
+            SoupServer(ACCOUNTS, sessions, connection_count_max=4) as server,
+            AsyncExitStack() as stack,
+        ):
+            await server.start("127.0.0.1")
+            for number in range(2, 6):
+                await stack.enter_async_context(idle(server, f"127.0.0.{number}", 3))
+            assert server.logged_in_count == 4
+            assert len(server.peers) == 4 + 3
+
+    run(main())
+
+
+def test_logins_that_wait_for_their_rejection_take_up_the_room_of_their_address() -> None:
+    async def main() -> None:
+        sessions = StoredSessions(MemoryStore("DAY1"))
+        rejected = asyncio.Event()
+
+        def on_event(_: ServerPeer, event: Event) -> None:
+            if isinstance(event, LoginRejected):
+                rejected.set()
+
+        settings = Settings(rejection_delay_ns=60_000 * MILLISECOND, unknown_per_address_max=1)
+        async with SoupServer(ACCOUNTS, sessions, settings=settings, on_event=on_event) as server:
+            await server.start("127.0.0.1")
+            guess = encode_login_request(LoginRequest("trader", "guess"))
+            _, writer = await asyncio.open_connection(server.host, server.port)
+            writer.write(guess)
+            await rejected.wait()
+            with pytest.raises((SoupError, ConnectionError)):
+                await SoupClient.connect(server.host, server.port, LOGIN)
+            assert server.refused_count == 1
+            reader, elsewhere = await asyncio.open_connection(
+                server.host, server.port, local_addr=("127.0.0.2", 0)
+            )
+            elsewhere.write(encode_login_request(LOGIN))
+            assert (await reader.readexactly(3))[2:] == b"A"
+            writer.close()
+            elsewhere.close()
 
     run(main())
 

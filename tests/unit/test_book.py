@@ -9,9 +9,8 @@ import pytest
 
 from feeds import wire
 from feeds.book.books import Books, Top
-from feeds.book.restore import SnapshotError
 from feeds.book.store import CHUNK_FRAMES, BookLimits
-from feeds.errors import ConfigError, FeedError, FrameError, LimitError
+from feeds.errors import ConfigError, FeedError, FrameError, LimitError, SnapshotError
 from feeds.validation import validate
 from feeds.wire import QuoteCondition, Schema, StatusType
 from tests.book_reference import ReferenceBooks, frames_of
@@ -450,9 +449,59 @@ class TestSnapshots:
             books.restore(self.whole())
         assert books.order_count == 0
         books.apply(frames_of(add(1, b"B", 70, 1, OTHER), session=9))
-        with pytest.raises(LimitError, match="do not fit beside 0 that are there"):
+        with pytest.raises(LimitError, match="do not fit beside 0 that stay"):
             books.restore(self.whole())
         assert books.top(OTHER).bid_price == 70
+
+    def test_books_take_their_own_snapshot_although_two_of_it_would_not_fit(self) -> None:
+        limits = BookLimits(orders_max=7, levels_max=5, instruments_max=2)
+        books = Books(limits=limits)
+        books.restore(self.whole())
+        books.apply(frames_of(add(9, b"B", 70, 1, OTHER)))
+        assert books.restore(self.whole()) == 6
+        assert (books.order_count, books.level_count) == (5, 4)
+        assert queue(books) == [1, 2, 3, 4]
+
+    @pytest.mark.parametrize(
+        ("limits", "complaint"),
+        [
+            (
+                BookLimits(orders_max=4),
+                "snapshots of 4 orders do not fit beside 1 that stay: orders_max = 4",
+            ),
+            (
+                BookLimits(levels_max=3),
+                "snapshots of 3 levels do not fit beside 1 that stay: levels_max = 3",
+            ),
+            (
+                BookLimits(instruments_max=2),
+                "snapshots of 2 instruments do not fit beside 1 that stay: instruments_max = 2",
+            ),
+        ],
+    )
+    def test_every_limit_is_looked_at_before_a_book_is_replaced(
+        self, limits: BookLimits, complaint: str
+    ) -> None:
+        books = Books(limits=limits)
+        books.apply(frames_of(add(8, b"B", 60, 2), add(9, b"B", 70, 1, OTHER)))
+        frames = self.whole()
+        if limits.instruments_max == 2:
+            third = order_books(add(10, b"B", 50, 1, 99))
+            frames = np.concatenate([frames, third.snapshot(99)])
+        with pytest.raises(LimitError, match=complaint):
+            books.restore(frames)
+        assert (books.top(STOCK), books.top(OTHER)) == (Top(60, 2, 1, 0, 0, 0), Top(70, 1, 1, 0, 0, 0))
+        assert books.next_source_seq == 3
+        books.apply(frames_of(delete(8)))
+        assert books.order_count == 1
+
+    def test_books_of_levels_keep_their_limit_of_levels_too(self) -> None:
+        frames = level_books(*(level(b"B", 90 + step, 5) for step in range(3))).snapshot(STOCK)
+        books = Books(has_orders=False, limits=BookLimits(levels_max=2))
+        books.apply(frames_of(level(b"S", 99, 1)))
+        with pytest.raises(LimitError, match="snapshots of 3 levels do not fit beside 0 that stay"):
+            books.restore(frames)
+        assert books.top(STOCK).ask_price == 99
 
     def test_books_without_a_frame_have_no_snapshot(self) -> None:
         with pytest.raises(FeedError, match="belong to no stream"):

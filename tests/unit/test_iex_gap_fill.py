@@ -8,14 +8,16 @@ from feeds.errors import ConfigError, SourceError
 from feeds.iex import transport as t
 from feeds.iex.continuity import Continuity, SegmentStream, Step
 from feeds.iex.gap_fill import GapFillServer
+from feeds.iex.history import new_history
+from feeds.request_limits import RateLimits
 
 IDENTITY = t.StreamIdentity(t.PROTOCOL_DEEP_1_0, 1, 0x4CB00000)
 NOW_NS = 1_700_000_000_000_000_000
 MESSAGES = [f"message {number} ".encode() * (1 + number % 5) for number in range(1, 3_001)]
 
 
-def make_server(**options: int) -> GapFillServer:
-    server = GapFillServer(IDENTITY, **options)
+def make_server(limits: RateLimits | None = None) -> GapFillServer:
+    server = GapFillServer(IDENTITY, limits=limits)
     for begin in range(0, len(MESSAGES), 70):
         server.append(MESSAGES[begin : begin + 70])
     return server
@@ -45,7 +47,11 @@ def test_an_answer_carries_exactly_the_messages_asked_for() -> None:
 def test_requests_made_by_gap_requests_fill_any_gap() -> None:
     server = make_server()
     packets = t.gap_requests(*IDENTITY.words, 2, 2_700)
-    segments = [t.decode_segment(answer) for packet in packets for answer in server.on_datagram(packet, 0)]
+    segments = [
+        t.decode_segment(answer)
+        for second, packet in enumerate(packets)
+        for answer in server.on_datagram(packet, second * 1_000_000_000)
+    ]
     assert [message for segment in segments for message in segment.messages] == MESSAGES[1:2_701]
     assert server.counters.messages == 2_700
     assert server.counters.ignored == 0
@@ -78,6 +84,54 @@ def test_a_udp_request_that_breaks_a_rule_is_ignored_and_counted(request_packet:
     assert fault in server.counters.last_fault
 
 
+def messages_of(datagrams: list[bytes]) -> list[bytes]:
+    return [message for datagram in datagrams for message in t.decode_segment(datagram).messages]
+
+
+def test_every_datagram_of_an_answer_counts_against_its_clients_limit() -> None:
+    server = make_server(RateLimits(client_requests_per_second=10, client_requests_burst=12))
+    answer = server.on_datagram(ask((1, 1_000)), NOW_NS, "greedy")
+    assert len(answer) == 12
+    sent = messages_of(answer)
+    assert sent == MESSAGES[: len(sent)]
+    assert server.on_datagram(ask((1, 1)), NOW_NS, "greedy") == []
+    assert len(server.on_datagram(ask((1, 1_000)), NOW_NS, "another")) == 12
+    # A tenth of a second later there is one more, and what is missing is asked for from there.
+    more = server.on_datagram(ask((len(sent) + 1, 1_000)), NOW_NS + 100_000_000, "greedy")
+    assert len(more) == 1
+    assert messages_of(more) == MESSAGES[len(sent) : len(sent) + len(messages_of(more))]
+    assert (server.counters.client_limited, server.counters.all_limited) == (4, 0)
+    assert server.counters.datagrams == 25
+    assert server.counters.messages == 2 * len(sent) + len(messages_of(more))
+
+
+def test_forged_clients_together_get_no_more_than_the_limit_for_all() -> None:
+    server = make_server(RateLimits(all_requests_per_second=10, all_requests_burst=30))
+    answers = [server.on_datagram(ask((1, 1_000)), NOW_NS, f"forged {index}") for index in range(50)]
+    assert sum(len(answer) for answer in answers) == 30
+    assert server.counters.all_limited > 0
+    assert len(server.on_datagram(ask((1, 1_000)), NOW_NS + 100_000_000, "honest")) == 1
+
+
+def test_requests_that_break_a_rule_and_probes_use_up_the_limit_too() -> None:
+    server = make_server(RateLimits(client_requests_per_second=1, client_requests_burst=2))
+    assert server.on_datagram(b"junk", NOW_NS, "c") == []
+    assert len(server.on_datagram(t.probe_request(IDENTITY), NOW_NS, "c")) == 1
+    assert server.on_datagram(t.probe_request(IDENTITY), NOW_NS, "c") == []
+    assert server.counters.client_limited == 1
+
+
+def test_a_played_capture_answers_within_the_limits_that_it_was_given() -> None:
+    history = new_history(RateLimits(client_requests_burst=3), 8 << 20, NOW_NS)
+    offset = 0
+    for index, message in enumerate(MESSAGES[:1_000]):
+        history.keep(t.encode_segment(t.Segment(IDENTITY, index + 1, offset, NOW_NS, (message,))))
+        offset += 2 + len(message)
+    assert len(history.answer(ask((1, 1_000)), ("127.0.0.1", 1), NOW_NS)) == 3
+    assert len(history.answer(ask((1, 1_000)), ("127.0.0.1", 2), NOW_NS)) == 3
+    assert history.report()["client_limited"] == 2
+
+
 def test_what_is_no_longer_or_not_yet_there_is_left_out_of_the_answer() -> None:
     server = GapFillServer(IDENTITY, first_sequence=100, first_stream_offset=5_000)
     server.append([b"one", b"two"])
@@ -96,7 +150,7 @@ def test_stream_offsets_stay_right_when_the_oldest_messages_have_been_let_go() -
     segment = t.decode_segment(first)
     assert segment.stream_offset == (segment.sequence - 1) * (2 + message_bytes)
     assert server.on_datagram(ask((1, 10)), 0) == []
-    oldest = t.decode_segment(server.on_datagram(ask((1_951, 2_950)), 0)[0])
+    oldest = t.decode_segment(server.on_datagram(ask((1_951, 2_950)), 0, "another")[0])
     assert oldest.stream_offset == (oldest.sequence - 1) * (2 + message_bytes)
 
 

@@ -247,10 +247,19 @@ def test_an_unknown_type_becomes_an_unparsed_frame() -> None:
         pack(b"O", ord("O"), TIME_NS, symbol=b"\0" * 8),
         pack(b"O", ord("O"), TIME_NS, symbol=b"AB\0     "),
         pack(b"O", ord("O"), TIME_NS, symbol=b"\xc4BC     "),
+        pack(b"S", ord("O"), -1),
+        pack(b"O", ord("O"), -(2**63), symbol=b"ABC     "),
     ],
 )
 def test_a_value_that_no_frame_can_hold_is_reported_and_not_bent(message: bytes) -> None:
     assert reason_of(message) is UnparsedReason.BAD_VALUE
+
+
+def test_a_time_before_1970_is_reported_by_a_frame_without_a_time() -> None:
+    (frame,) = Decoding(Context()).decode([pack(b"I", ord("B"), -1, symbol=b"ABC     ")])
+    assert frame["schema_id"] == Schema.UNPARSED
+    assert frame["event_time_ns"] == 0
+    assert frame["instrument_id"] == reference.instrument_id(b"ABC     ")
 
 
 def test_problems_name_the_message_and_its_place() -> None:

@@ -16,7 +16,6 @@ from feeds.moldudp64 import (
     RequestLimits,
     RequestPacket,
     RequestServer,
-    TokenBucket,
     decode_downstream,
     decode_request,
     encode_downstream,
@@ -25,6 +24,7 @@ from feeds.moldudp64 import (
     encode_request,
     session_bytes,
 )
+from feeds.request_limits import TokenBucket
 
 SECOND = 1_000_000_000
 SESSION = b"000010059B"
@@ -314,7 +314,7 @@ def test_the_table_of_clients_is_bounded_and_forgets_the_longest_unheard() -> No
     server = make_server(RequestLimits(client_count_max=2, client_requests_burst=1))
     for client in ("a", "b", "a", "c"):
         ask(server, 1, 1, client)
-    assert list(server._clients) == ["a", "c"]
+    assert server._gate.clients == ["a", "c"]
     assert server.counters.client_limited == 1
 
 

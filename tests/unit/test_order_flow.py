@@ -60,6 +60,9 @@ class PlainMarket:
     queues: dict[tuple[int, bytes, int], list[int]] = field(default_factory=dict)
     symbols: dict[int, bytes] = field(default_factory=dict)
     states: dict[int, bytes] = field(default_factory=dict)
+    reasons: dict[int, bytes] = field(default_factory=dict)
+    short_sales: dict[int, bytes] = field(default_factory=dict)
+    makers: dict[tuple[int, bytes], bytes] = field(default_factory=dict)
     halted_here: set[int] = field(default_factory=set)
     refs_seen: set[int] = field(default_factory=set)
     matches_seen: set[int] = field(default_factory=set)
@@ -123,6 +126,13 @@ class PlainMarket:
             assert self.symbols[locate] == message[11:19]
             assert message[19:20] in b"HPQT"
             self.states[locate] = message[19:20]
+            self.reasons[locate] = message[21:25]
+        elif letter == "Y":
+            self.short_sales[locate] = message[19:20]
+        elif letter == "L":
+            mpid, stock, flags = struct.unpack_from("!4s8s3s", message, 11)
+            assert self.symbols[locate] == stock
+            self.makers[locate, mpid] = flags
         elif letter == "h":
             (self.halted_here.add if message[20:21] == b"H" else self.halted_here.remove)(locate)
 
@@ -267,12 +277,40 @@ def test_snapshot_and_what_follows_give_the_same_market_as_everything() -> None:
     assert joined.queues == whole.queues, "prices and time priority"
     assert joined.symbols == whole.symbols
     assert joined.states == whole.states
-    joined.halted_here = set(whole.halted_here)
     joined.matches_seen = set(whole.matches_seen)
     rest = generate(flow)
     assert {ref: order.shares for ref, order in joined.on_all(blocks_of(rest)).orders.items()} == {
         ref: order.shares for ref, order in whole.on_all(blocks_of(rest)).orders.items()
     }
+
+
+def test_a_snapshot_has_every_state_that_the_messages_before_it_told() -> None:
+    flow = OrderFlow(DAY)
+    whole = PlainMarket()
+    reasons: set[bytes] = set()
+    maker_states: set[bytes] = set()
+    halted_count = 0
+    while not flow.is_over:
+        before = (dict(whole.reasons), set(whole.halted_here))
+        whole.on_all(blocks_of(flow.next_block(5).data.tobytes()))
+        is_halt = len(whole.symbols) == DAY.symbol_count and before != (whole.reasons, whole.halted_here)
+        if not is_halt and flow.next_sequence % 500 != 1:
+            continue
+        joined = PlainMarket()
+        for message in blocks_of(flow.snapshot().data.tobytes()):
+            joined.time_ns = 0
+            joined.on_message(message)
+        assert joined.states == whole.states
+        assert joined.reasons == whole.reasons
+        assert joined.halted_here == whole.halted_here
+        assert joined.makers == whole.makers
+        assert joined.short_sales.items() >= whole.short_sales.items()
+        reasons.update(joined.reasons.values())
+        maker_states.update(flags[2:] for flags in joined.makers.values())
+        halted_count += len(joined.halted_here)
+    assert reasons >= {b"    ", b"LUDP", b"T1  "}
+    assert len(maker_states) > 1
+    assert halted_count > 0
 
 
 def test_top_of_book_is_what_the_messages_say() -> None:

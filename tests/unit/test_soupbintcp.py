@@ -37,6 +37,8 @@ from feeds.soupbintcp.server import CHUNK_BYTES, SERVER_TRANSITIONS
 SECOND = 1_000_000_000
 PHRASE = "hush-hush"
 
+AT_ONCE = Settings(rejection_delay_ns=0)
+
 
 def make_store(*messages: bytes, session: str = "DAY1") -> MemoryStore:
     store = MemoryStore(session)
@@ -206,7 +208,7 @@ def test_a_client_that_has_everything_may_resume_at_the_next_number() -> None:
 
 @pytest.mark.parametrize("session, sequence", [("DAY2", 1), ("", 4), ("DAY1", 2**64 - 1)])
 def test_an_unknown_session_or_number_is_rejected_with_s(session: str, sequence: int) -> None:
-    server = make_server(make_store(b"one", b"two"))
+    server = make_server(make_store(b"one", b"two"), AT_ONCE)
     events = server.on_bytes(login_bytes(session, sequence), 0)
     assert isinstance(events[0], LoginRejected)
     assert events[0].reason is RejectReason.SESSION_NOT_AVAILABLE
@@ -219,7 +221,7 @@ def test_an_unknown_session_or_number_is_rejected_with_s(session: str, sequence:
     "username, password", [("trader", "wrong"), ("nobody", PHRASE), ("", ""), ("trader", "")]
 )
 def test_a_wrong_password_and_an_unknown_name_are_rejected_alike(username: str, password: str) -> None:
-    server = make_server(make_store(b"one"))
+    server = make_server(make_store(b"one"), AT_ONCE)
     events = server.on_bytes(protocol.encode_login_request(LoginRequest(username, password)), 0)
     assert events[0] == LoginRejected(
         username, RejectReason.NOT_AUTHORISED, "username and password must belong to an account"
@@ -227,6 +229,33 @@ def test_a_wrong_password_and_an_unknown_name_are_rejected_alike(username: str, 
     assert server.take_output(0) == b"\x00\x02JA"
     assert server.on_bytes(login_bytes(), 1) == []
     assert server.state is State.CLOSING
+
+
+def test_a_rejection_is_sent_after_its_delay_and_nothing_is_looked_at_meanwhile() -> None:
+    server = make_server(make_store(b"one"))
+    wrong = login_bytes(password="wrong")  # noqa: S106 - a wrong one
+    (rejected,) = server.on_bytes(wrong, 3 * SECOND)
+    assert isinstance(rejected, LoginRejected)
+    assert (server.state, server.is_logged_in) == (State.REJECTING, False)
+    assert server.on_bytes(login_bytes(), 3 * SECOND) == []
+    assert server.next_deadline_ns == 4 * SECOND
+    assert server.on_timer(4 * SECOND - 1) == []
+    assert server.take_output(4 * SECOND - 1) == b""
+    assert closed_of(server.on_timer(4 * SECOND)).reason is CloseReason.LOGIN_REJECTED
+    assert server.take_output(4 * SECOND) == b"\x00\x02JA"
+    assert server.is_drained
+
+
+def test_a_client_that_leaves_before_its_rejection_and_a_server_that_stops_are_done() -> None:
+    for end, state in (
+        (ServerConnection.on_peer_closed, State.CLOSED),
+        (ServerConnection.stop, State.CLOSING),
+    ):
+        server = make_server(make_store(b"one"))
+        server.on_bytes(login_bytes("DAY9"), 0)
+        closed_of(end(server, 1))
+        assert server.state is state
+        assert server.take_output(1) == b""
 
 
 def test_letter_case_of_name_and_password_does_not_count() -> None:
@@ -435,10 +464,10 @@ def test_silence_is_no_evidence_while_reading_is_paused() -> None:
 
 def test_a_client_that_does_not_log_in_is_dropped_whatever_else_it_says() -> None:
     server = make_server(make_store())
-    for second in range(30):
+    for second in range(5):
         assert server.on_bytes(protocol.packet(PacketType.CLIENT_HEARTBEAT), second * SECOND) == []
         assert server.on_timer(second * SECOND) == []
-    closed = closed_of(server.on_timer(30 * SECOND))
+    closed = closed_of(server.on_timer(5 * SECOND))
     assert closed.reason is CloseReason.LOGIN_TIMEOUT
     assert closed.next_sequence == 0
 
@@ -447,8 +476,8 @@ def test_a_login_without_an_answer_is_given_up() -> None:
     client = ClientConnection(LoginRequest("trader", PHRASE), 0)
     client.login(5 * SECOND)
     client.take_output(5 * SECOND)
-    assert client.next_deadline_ns == 35 * SECOND
-    assert closed_of(client.on_timer(35 * SECOND)).reason is CloseReason.LOGIN_TIMEOUT
+    assert client.next_deadline_ns == 10 * SECOND
+    assert closed_of(client.on_timer(10 * SECOND)).reason is CloseReason.LOGIN_TIMEOUT
 
 
 def test_a_peer_that_takes_nothing_is_a_slow_consumer() -> None:
@@ -751,6 +780,8 @@ def test_calls_out_of_turn_are_refused() -> None:
         {"heartbeat_ns": 0},
         {"peer_silence_ns": 2 * SECOND},
         {"login_ns": 0},
+        {"rejection_delay_ns": -1},
+        {"unknown_per_address_max": 0},
         {"stall_ns": -1},
         {"linger_ns": 0},
         {"drain_ns": 0},
