@@ -58,6 +58,14 @@ class Session:
     start: int = 1
     first_seen: int = 0
     is_ended: bool = False
+    is_provisional: bool = False  # joined at its first packet, and no second one has agreed
+    seen_high: int = 1
+    claims: int = 1  # heartbeats that named `high`, the first of them at:
+    high_ns: int = 0
+    line_claims: dict[int, tuple[int, int]] = field(default_factory=dict)  # line: next number, when
+    time_ns: int = 0
+    packets: int = 0
+    data_packets: int = 0
     waiting: set[int] = field(default_factory=set)
     lost: set[int] = field(default_factory=set)
 
@@ -78,13 +86,16 @@ class LineView:
 
 
 class ReferenceArbiter:
-    def __init__(self, jump_limit: int, start: int | None = None) -> None:
+    def __init__(self, jump_limit: int, start: int | None = None, patience_ns: int = 1) -> None:
         self.jump_limit = jump_limit
+        self.patience_ns = patience_ns
         self.start = start
         self.current: Session | None = None
         self.following: Session | None = None
         self.past: list[int] = []
-        self.far: int | None = None
+        self.far: list[Packet] = []  # those that named the same number, too far ahead
+        self.refused = 0
+        self.abandoned = 0
         self.delivered: list[tuple[int, int]] = []
         self.counts = [Counter[str]() for _ in range(LINE_COUNT)]
         self.lines = [LineView() for _ in range(LINE_COUNT)]
@@ -102,17 +113,22 @@ class ReferenceArbiter:
         session = self._session_of(packet)
         if session is None:
             return
-        if packet.seq - session.high > self.jump_limit:
-            is_agreed = self.far is not None and 0 < packet.seq - self.far <= self.jump_limit
-            self.far = None if is_agreed else packet.seq
-            if not is_agreed:
-                count["far"] += packet.count
-                return
+        if packet.line != LINE_RECOVERY:
+            session.time_ns = packet.time_ns
+            session.packets += 1
+            session.data_packets += packet.kind == KIND_DATA
+        if packet.seq - session.high > self.jump_limit and not self._is_jump(packet):
+            count["far"] += packet.count
+            return
         self._follow_line(packet)
         session.first_seen = min(session.first_seen, packet.seq)
         high_before = session.high
         session.high = max(high_before, packet.end)
-        session.is_ended = session.is_ended or packet.kind == KIND_END
+        if packet.kind == KIND_DATA:
+            session.is_ended &= packet.end <= high_before
+            session.seen_high = max(session.seen_high, packet.end)
+        else:
+            self._judge_claim(session, packet, high_before)
         for seq in range(packet.seq, packet.end):
             if seq < session.start:
                 count["early"] += 1
@@ -124,6 +140,58 @@ class ReferenceArbiter:
                 count["first"] += 1
                 count["filled"] += seq < high_before
                 session.waiting.add(seq)
+        self._deliver()
+        if session is self.current and packet.line != LINE_RECOVERY and packet.end >= session.expected:
+            session.line_claims[packet.line] = packet.end, packet.time_ns
+
+    def _is_jump(self, packet: Packet) -> bool:
+        """Return whether an earlier packet agrees with one that is far ahead."""
+        is_agreed = False
+        if self.far:
+            first = self.far[0]
+            is_other = packet.line != first.line or packet.time_ns - first.time_ns >= self.patience_ns
+            is_repeated = packet.seq == first.seq and (is_other or len(self.far) == 2)
+            is_agreed = is_repeated or 0 < packet.seq - first.seq <= self.jump_limit
+        if is_agreed:
+            self.far = []
+            return True
+        self.refused += 1
+        is_same = bool(self.far) and self.far[0].seq == packet.seq
+        self.far = [*self.far, packet] if is_same else [packet]
+        return False
+
+    def _judge_claim(self, session: Session, packet: Packet, high_before: int) -> None:
+        """Take what a heartbeat or an end of session says about the next number."""
+        if session is self.current:
+            if packet.seq > high_before:
+                session.claims, session.high_ns = 1, packet.time_ns
+            elif packet.seq == high_before:
+                session.claims += 1
+        if packet.kind == KIND_END:
+            session.is_ended |= packet.seq >= high_before
+        elif packet.seq > high_before:
+            session.is_ended = False
+        elif session is self.current and packet.seq >= session.expected:
+            session.is_ended &= packet.seq == high_before
+
+    def withdraw(self) -> None:
+        """Forget numbers that one heartbeat named, no data showed, and the lines have denied since."""
+        session = self.current
+        if session is None or session.claims > 1 or session.is_ended:
+            return
+        since_ns = session.high_ns + self.patience_ns
+        claims = [number for number, time_ns in session.line_claims.values() if time_ns >= since_ns]
+        if not claims:
+            return
+        session.high = min(session.high, max(session.expected, session.seen_high, *claims))
+        for line in self.lines:
+            if line.session == session.number:
+                line.begin = min(line.begin, session.high)  # a line may have joined with that heartbeat
+                line.end = min(line.end, session.high)
+
+    def settle(self) -> None:
+        assert self.current is not None
+        self.current.is_provisional = False
         self._deliver()
 
     def give_up(self, last: int) -> None:
@@ -137,7 +205,8 @@ class ReferenceArbiter:
         assert self.current is not None
         assert self.following is not None
         self.past = [*self.past, self.current.number][-PAST_SESSIONS:]
-        self.current, self.following, self.far = self.following, None, None
+        self.current, self.following, self.far = self.following, None, []
+        self.current.claims, self.current.high_ns = 1, self.current.time_ns
         self._deliver()
 
     def holes(self) -> list[tuple[int, int]]:
@@ -154,9 +223,18 @@ class ReferenceArbiter:
         return found
 
     def _session_of(self, packet: Packet) -> Session | None:
+        if self.current is not None and self.current.is_provisional:
+            is_near = abs(packet.seq - self.current.start) <= self.jump_limit
+            if packet.session == self.current.number and is_near:
+                self.settle()
+            else:
+                self.abandoned += len(self.current.waiting)
+                self.current = None
+                self.lines = [LineView() for _ in range(LINE_COUNT)]
         if self.current is None:
             start = packet.seq if self.start is None else self.start
-            self.current = Session(packet.session, start, start, start)
+            self.current = Session(packet.session, start, start, start, seen_high=start)
+            self.current.is_provisional = self.start is None
         if packet.session == self.current.number:
             return self.current
         if self.following is not None and packet.session == self.following.number:
@@ -189,6 +267,8 @@ class ReferenceArbiter:
 
     def _deliver(self) -> None:
         assert self.current is not None
+        if self.current.is_provisional:
+            return
         while self.current.expected in self.current.waiting:
             self.current.waiting.remove(self.current.expected)
             self.delivered.append((self.current.number, self.current.expected))

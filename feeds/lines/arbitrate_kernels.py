@@ -14,7 +14,6 @@ from feeds.compiled import kernel
 from feeds.formats import (
     KIND_BAD,
     KIND_DATA,
-    KIND_END,
     LINE_RECOVERY,
     PACKET_BYTES,
     PACKET_COUNT,
@@ -35,6 +34,15 @@ from feeds.formats import (
     ByteArray,
     IntArray,
 )
+from feeds.lines.doubt_kernels import (
+    forget_join,
+    is_agreed,
+    is_too_far,
+    join,
+    note_claim,
+    settle_join,
+    take_heartbeat,
+)
 from feeds.lines.hold_kernels import (
     abandon_rows,
     add_run,
@@ -44,27 +52,30 @@ from feeds.lines.hold_kernels import (
     reclaim_released,
     release,
 )
-from feeds.lines.loss_kernels import follow_line
+from feeds.lines.loss_kernels import cut_line, follow_line
 from feeds.lines.tables import (
+    ARBITER_CLAIM_COUNT,
     ARBITER_DELIVERED,
     ARBITER_EXPECTED,
     ARBITER_FAR_SEQ,
     ARBITER_FILL_COUNT,
     ARBITER_HIGH,
+    ARBITER_HIGH_NS,
     ARBITER_IDENTITY_0,
     ARBITER_IDENTITY_1,
     ARBITER_IS_ENDED,
-    ARBITER_JUMP_LIMIT,
+    ARBITER_IS_PROVISIONAL,
     ARBITER_LOST,
     ARBITER_LOST_COUNT,
     ARBITER_PAST_COUNT,
+    ARBITER_PATIENCE_NS,
     ARBITER_ROW_BEGIN,
     ARBITER_ROW_END,
     ARBITER_RUN_COUNT,
+    ARBITER_SEEN_HIGH,
     ARBITER_SESSION,
     ARBITER_SESSION_NS,
     ARBITER_START,
-    ARBITER_START_SETTING,
     BAD_REASON_MAX,
     COUNT_BAD,
     COUNT_DUPLICATE,
@@ -87,20 +98,25 @@ from feeds.lines.tables import (
     HELD_END,
     HELD_FIELDS,
     HELD_SEQ,
+    LINE_CLAIM,
+    LINE_CLAIM_NS,
     LINE_NEXT,
     LINE_SESSION,
     LINE_TIME_NS,
     LOST_SLOTS,
+    NEXT_BEGIN_NS,
+    NEXT_DATA,
     NEXT_FIRST,
     NEXT_HIGH,
     NEXT_IDENTITY_0,
     NEXT_IDENTITY_1,
     NEXT_IS_ENDED,
+    NEXT_PACKETS,
+    NEXT_SEEN_HIGH,
     NEXT_SESSION,
     NEXT_SESSION_NS,
     NO_SESSION,
     PAST_SLOTS,
-    START_FIRST_SEEN,
     LineTables,
     new_tables,
 )
@@ -109,24 +125,16 @@ _NEITHER = -1  # a packet of a session that is not followed
 
 
 @kernel
-def join(tables: LineTables, packets: IntArray, index: int) -> None:
-    """Take the first packet's session as ours."""
-    state = tables.state
-    state[ARBITER_SESSION] = packets[index, PACKET_SESSION]
-    start = state[ARBITER_START_SETTING]
-    if start == START_FIRST_SEEN:
-        start = packets[index, PACKET_SEQ]
-    state[ARBITER_START] = start
-    state[ARBITER_EXPECTED] = start
-    state[ARBITER_HIGH] = start
-
-
-@kernel
-def choose_side(tables: LineTables, packets: IntArray, index: int) -> int:
+def choose_side(data: ByteArray, tables: LineTables, packets: IntArray, index: int) -> int:
     """Return which session a packet belongs to: CURRENT, FOLLOWING, or neither (and count it so)."""
     state = tables.state
     session = packets[index, PACKET_SESSION]
     line = packets[index, PACKET_LINE]
+    if state[ARBITER_IS_PROVISIONAL]:
+        if is_agreed(tables, packets, index):
+            settle_join(data, tables)
+        else:
+            forget_join(tables)
     if state[ARBITER_SESSION] == NO_SESSION:
         join(tables, packets, index)
     if session == state[ARBITER_SESSION]:
@@ -149,27 +157,11 @@ def choose_side(tables: LineTables, packets: IntArray, index: int) -> int:
     state[NEXT_IDENTITY_1] = packets[index, PACKET_IDENTITY_1]
     state[NEXT_FIRST] = packets[index, PACKET_SEQ]
     state[NEXT_HIGH] = 1
+    state[NEXT_SEEN_HIGH] = 1
     state[NEXT_IS_ENDED] = 0
+    state[NEXT_PACKETS] = 0
+    state[NEXT_DATA] = 0
     return FOLLOWING
-
-
-@kernel
-def is_too_far(tables: LineTables, high: int, seq: int) -> bool:
-    """Return whether a number is further ahead than the jump limit and no second packet agrees.
-
-    One damaged header must not make us wait for a billion messages that never were. A real jump (we were
-    stopped for an hour) is followed by packets that go on from it.
-    """
-    state = tables.state
-    limit = state[ARBITER_JUMP_LIMIT]
-    if seq - high <= limit:
-        return False
-    previous = state[ARBITER_FAR_SEQ]
-    if previous >= 0 and 0 < seq - previous <= limit:
-        state[ARBITER_FAR_SEQ] = -1
-        return False
-    state[ARBITER_FAR_SEQ] = seq
-    return True
 
 
 @kernel
@@ -231,8 +223,12 @@ def accept(
         counts[line, COUNT_FILLED] += filled
         if filled > 0 and side == CURRENT:
             log_fill(tables, line, first, min(end, high) - 1)
-    state[high_field] = max(high, end)
-    if side == CURRENT and first == expected:
+    if end > high:
+        state[high_field] = end
+        state[ARBITER_IS_ENDED if side == CURRENT else NEXT_IS_ENDED] = 0  # it was not the end
+    seen_field = ARBITER_SEEN_HIGH if side == CURRENT else NEXT_SEEN_HIGH
+    state[seen_field] = max(state[seen_field], end)
+    if side == CURRENT and first == expected and not state[ARBITER_IS_PROVISIONAL]:
         add_run(data, tables, seq, first, end, offset, byte_count)
         release(data, tables)
     else:
@@ -240,10 +236,19 @@ def accept(
 
 
 @kernel
-def note_time(tables: LineTables, side: int, line: int, time_ns: int) -> None:
-    if line != LINE_RECOVERY:
-        field = ARBITER_SESSION_NS if side == CURRENT else NEXT_SESSION_NS
-        tables.state[field] = max(tables.state[field], time_ns)
+def note_time(tables: LineTables, side: int, line: int, kind: int, time_ns: int) -> None:
+    """Note that a line speaks of a session: answers are no sign of life."""
+    state = tables.state
+    if line == LINE_RECOVERY:
+        return
+    if side == CURRENT:
+        state[ARBITER_SESSION_NS] = max(state[ARBITER_SESSION_NS], time_ns)
+        return
+    if state[NEXT_PACKETS] == 0:
+        state[NEXT_BEGIN_NS] = time_ns
+    state[NEXT_PACKETS] += 1
+    state[NEXT_DATA] += 1 if kind == KIND_DATA else 0
+    state[NEXT_SESSION_NS] = max(state[NEXT_SESSION_NS], time_ns)
 
 
 @kernel
@@ -256,12 +261,13 @@ def take_packet(data: ByteArray, tables: LineTables, packets: IntArray, index: i
     seq = packets[index, PACKET_SEQ]
     message_count = packets[index, PACKET_COUNT] if kind == KIND_DATA else 0
     end = seq + message_count
-    side = choose_side(tables, packets, index)
+    time_ns = packets[index, PACKET_TIME_NS]
+    side = choose_side(data, tables, packets, index)
     if side == _NEITHER:
         return
-    note_time(tables, side, line, packets[index, PACKET_TIME_NS])
+    note_time(tables, side, line, kind, time_ns)
     high_field = ARBITER_HIGH if side == CURRENT else NEXT_HIGH
-    if is_too_far(tables, state[high_field], seq):
+    if is_too_far(tables, state[high_field], seq, line, time_ns):
         counts[line, COUNT_FAR] += message_count
         return
     follow_line(tables, line, packets[index, PACKET_SESSION], seq, end)
@@ -271,9 +277,9 @@ def take_packet(data: ByteArray, tables: LineTables, packets: IntArray, index: i
         offset = packets[index, PACKET_OFFSET]
         accept(data, tables, side, seq, end, offset, packets[index, PACKET_BYTES], line)
     else:
-        state[high_field] = max(state[high_field], seq)
-        if kind == KIND_END:
-            state[ARBITER_IS_ENDED if side == CURRENT else NEXT_IS_ENDED] = 1
+        take_heartbeat(tables, side, kind, seq, time_ns)
+    if side == CURRENT:
+        note_claim(tables, line, end, time_ns)
 
 
 @kernel
@@ -309,6 +315,7 @@ def arbitrate_kernel(data: ByteArray, packets: IntArray, packet_count: int, tabl
             kind == KIND_DATA
             and session == state[ARBITER_SESSION]
             and expected == state[ARBITER_HIGH]
+            and state[ARBITER_IS_PROVISIONAL] == 0
             and line != LINE_RECOVERY
             and session == counts[line, LINE_SESSION]
             and seq == counts[line, LINE_NEXT]
@@ -324,6 +331,7 @@ def arbitrate_kernel(data: ByteArray, packets: IntArray, packet_count: int, tabl
             state[ARBITER_DELIVERED] += message_count
             state[ARBITER_EXPECTED] = end
             state[ARBITER_HIGH] = end
+            state[ARBITER_IS_ENDED] = 0
             counts[line, COUNT_FIRST] += message_count
         elif is_plain and end <= expected and seq >= state[ARBITER_START] and state[ARBITER_LOST_COUNT] == 0:
             counts[line, COUNT_DUPLICATE] += message_count
@@ -393,6 +401,12 @@ def roll_kernel(data: ByteArray, tables: LineTables) -> int:
     state[ARBITER_START] = 1
     state[ARBITER_EXPECTED] = 1
     state[ARBITER_HIGH] = state[NEXT_HIGH]
+    state[ARBITER_SEEN_HIGH] = state[NEXT_SEEN_HIGH]
+    state[ARBITER_CLAIM_COUNT] = 1
+    state[ARBITER_HIGH_NS] = state[NEXT_SESSION_NS]
+    state[ARBITER_IS_PROVISIONAL] = 0
+    for line in range(LINE_RECOVERY):
+        tables.counts[line, LINE_CLAIM_NS] = 0
     state[ARBITER_IS_ENDED] = state[NEXT_IS_ENDED]
     state[ARBITER_SESSION_NS] = state[NEXT_SESSION_NS]
     state[ARBITER_LOST_COUNT] = 0
@@ -401,6 +415,41 @@ def roll_kernel(data: ByteArray, tables: LineTables) -> int:
     state[NEXT_SESSION_NS] = 0
     release(data, tables)
     return int(state[ARBITER_RUN_COUNT])
+
+
+@kernel
+def settle_kernel(data: ByteArray, tables: LineTables) -> int:
+    """Believe the joining point without a second packet; return the count of runs."""
+    settle_join(data, tables)
+    return int(tables.state[ARBITER_RUN_COUNT])
+
+
+@kernel
+def withdraw_kernel(tables: LineTables) -> int:
+    """Lower HIGH to what the lines now name as next; return it.
+
+    Only what a single heartbeat has claimed is taken back: never the number of data that was seen, nor one
+    that was named twice, nor the end of the session.
+    """
+    state = tables.state
+    counts = tables.counts
+    high = state[ARBITER_HIGH]
+    claimed = max(state[ARBITER_EXPECTED], state[ARBITER_SEEN_HIGH])
+    if high <= claimed or state[ARBITER_CLAIM_COUNT] > 1 or state[ARBITER_IS_ENDED]:
+        return int(high)
+    is_denied = False
+    for line in range(LINE_RECOVERY):
+        # A little later, because the lines are not equally quick.
+        if counts[line, LINE_CLAIM_NS] - state[ARBITER_HIGH_NS] >= state[ARBITER_PATIENCE_NS]:
+            is_denied = True
+            claimed = max(claimed, counts[line, LINE_CLAIM])
+    if not is_denied or claimed >= high:
+        return int(high)
+    state[ARBITER_HIGH] = claimed
+    for line in range(LINE_RECOVERY):
+        if counts[line, LINE_SESSION] == state[ARBITER_SESSION]:
+            cut_line(tables, line, claimed)
+    return int(claimed)
 
 
 @kernel
@@ -427,5 +476,7 @@ def warm_up() -> None:
     arbitrate_kernel(data, packets, 2, tables)
     holes_kernel(tables, np.zeros((4, 2), dtype=np.int64))
     give_up_kernel(data, tables, 0)
+    settle_kernel(data, tables)
+    withdraw_kernel(tables)
     dismiss_kernel(tables)
     roll_kernel(data, tables)

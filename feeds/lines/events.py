@@ -32,7 +32,10 @@ class LineEvent:
 
 @dataclass(frozen=True, slots=True)
 class SessionJoined(LineEvent):
-    """There is a session to follow; its messages from `first` on will be delivered."""
+    """There is a session to follow; its messages from `first` on will be delivered.
+
+    Told when a second packet has spoken for it, if it was joined at the first number seen.
+    """
 
     session: int
     first: int
@@ -69,6 +72,33 @@ class HoleFilled(LineEvent):
 
 
 @dataclass(frozen=True, slots=True)
+class HoleWithdrawn(LineEvent):
+    """These messages of an announced hole do not exist yet: a heartbeat named a number too high."""
+
+    session: int
+    first: int
+    last: int
+
+
+@dataclass(frozen=True, slots=True)
+class JumpRefused(LineEvent):
+    """Packets (`packets` since the last such event) lay too far ahead to be believed, the last at `seq`."""
+
+    session: int
+    seq: int
+    packets: int
+
+
+@dataclass(frozen=True, slots=True)
+class JumpAccepted(LineEvent):
+    """A second packet agreed: the stream did jump, from `first`, which was next, to `seq`."""
+
+    session: int
+    first: int
+    seq: int
+
+
+@dataclass(frozen=True, slots=True)
 class Lost(LineEvent):
     """These messages could not be had in time. Delivery went on behind them."""
 
@@ -79,7 +109,10 @@ class Lost(LineEvent):
 
 @dataclass(frozen=True, slots=True)
 class SessionEnded(LineEvent):
-    """The exchange closed the session and everything up to `last` was delivered or reported lost."""
+    """The exchange closed the session and everything up to `last` was delivered or reported lost.
+
+    If messages come from beyond `last` all the same, they are delivered, and the end is told again.
+    """
 
     session: int
     last: int

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from feeds.errors import ConfigError
-from feeds.lines.events import HoleFilled, HoleOpened, HoleRequested, Line, LineEvent
+from feeds.lines.events import HoleFilled, HoleOpened, HoleRequested, HoleWithdrawn, Line, LineEvent
 
 MS = 1_000_000
 SECOND = 1_000 * MS
@@ -123,6 +123,16 @@ class GapPolicy:
             self._add(first, last, now_ns)
         return events
 
+    def on_withdrawn(self, high: int, now_ns: int) -> list[LineEvent]:
+        """Forget what was missing from `high` on, because it does not exist."""
+        events: list[LineEvent] = []
+        while self.holes and self.holes[-1].last >= high:
+            hole = self.holes.pop()
+            events.append(HoleWithdrawn(now_ns, self.session, max(hole.first, high), hole.last))
+            if hole.first < high:
+                self.holes.append(replace(hole, last=high - 1))
+        return events[::-1]
+
     def on_answers_dropped(self, now_ns: int) -> None:
         """Note that answers came for which there was no room: that is no reason to give up their holes.
 
@@ -166,13 +176,21 @@ class GapPolicy:
             for ask in requests
         ]
 
-    def take_expired(self, expected: int, now_ns: int) -> Hole | None:
-        """Return the hole that delivery stands before, and forget it, if its time is up."""
+    def take_expired(self, expected: int, now_ns: int, doubtful: int | None = None) -> Hole | None:
+        """Return the hole that delivery stands before, and forget it, if its time is up.
+
+        Numbers from `doubtful` on are kept: perhaps they do not exist, and nothing waits behind them.
+        """
         if not self.holes or self.holes[0].first != expected:
             return None
         hole = self.holes[0]
         if now_ns < hole.deadline_ns or (self.server_count > 0 and not hole.is_asked):
             return None
+        if doubtful is not None and hole.last >= doubtful:
+            if hole.first >= doubtful:
+                return None
+            self.holes[0] = replace(hole, first=doubtful)
+            return replace(hole, last=doubtful - 1)
         return self.holes.pop(0)
 
     def next_due_ns(self) -> int | None:
@@ -183,11 +201,11 @@ class GapPolicy:
         return min(dues, default=None)
 
     def _add(self, first: int, last: int, now_ns: int) -> None:
-        """Take up a new hole, as part of the one before it if that was not asked for yet."""
+        """Take up a new hole, as part of the one before it while that still has all its time before it."""
         index = bisect_left(self.holes, first, key=lambda hole: hole.first)
         if index > 0:
             before = self.holes[index - 1]
-            if before.last + 1 == first and not before.is_asked:
+            if before.last + 1 == first and not before.is_asked and now_ns < before.request_at_ns:
                 before.last = last
                 return
         config = self.config

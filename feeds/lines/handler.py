@@ -31,8 +31,12 @@ from feeds.lines.arbitrate_kernels import (
     give_up_kernel,
     holes_kernel,
     roll_kernel,
+    settle_kernel,
+    withdraw_kernel,
 )
 from feeds.lines.events import (
+    JumpAccepted,
+    JumpRefused,
     Line,
     LineBack,
     LineEvent,
@@ -46,16 +50,24 @@ from feeds.lines.events import (
 from feeds.lines.gaps import SECOND, Fill, GapConfig, GapPolicy
 from feeds.lines.tables import (
     ARBITER_ABANDONED,
+    ARBITER_CLAIM_COUNT,
     ARBITER_DELIVERED,
     ARBITER_EXPECTED,
+    ARBITER_FAR_COUNT,
+    ARBITER_FAR_LAST,
     ARBITER_FILL_COUNT,
     ARBITER_HIGH,
     ARBITER_IDENTITY_0,
     ARBITER_IDENTITY_1,
     ARBITER_IS_ENDED,
+    ARBITER_IS_PROVISIONAL,
+    ARBITER_JUMP_COUNT,
+    ARBITER_JUMP_FROM,
+    ARBITER_JUMP_TO,
     ARBITER_LOST,
     ARBITER_ROW_BEGIN,
     ARBITER_ROW_END,
+    ARBITER_SEEN_HIGH,
     ARBITER_SESSION,
     ARBITER_SESSION_NS,
     ARBITER_START,
@@ -82,7 +94,10 @@ from feeds.lines.tables import (
     FILL_SLOTS,
     FOLLOWING,
     LINE_TIME_NS,
+    NEXT_BEGIN_NS,
+    NEXT_DATA,
     NEXT_FIRST,
+    NEXT_PACKETS,
     NEXT_SESSION,
     NEXT_SESSION_NS,
     NO_SESSION,
@@ -105,7 +120,9 @@ ARENA_MARGIN_BYTES = 64
 class LineConfig:
     """How one exchange stream's lines are followed."""
 
-    start: int | Literal["first-seen"] = "first-seen"  # of the first session; later ones start at 1
+    # Of the first session; later ones start at 1. The first packet seen is delivered when a second one agrees
+    # with it (or none has come for silence_ns): its number alone could be a damaged one.
+    start: int | Literal["first-seen"] = "first-seen"
     start_session: int | None = None  # go on with this session; None: with the first that is seen
     gaps: GapConfig = field(default_factory=GapConfig)
     silence_ns: int = 3 * SECOND  # heartbeats come every second or so, on some lines up to 2.3 s apart
@@ -179,6 +196,7 @@ class LineArbiter:
             hold_offset=hold_offset,
             hold_slot_bytes=config.slot_bytes,
             jump_limit=config.jump_limit,
+            patience_ns=config.gaps.patience_ns,
             start_seq=START_FIRST_SEEN if config.start == "first-seen" else config.start,
             start_session=NO_SESSION if config.start_session is None else config.start_session,
         )
@@ -208,6 +226,14 @@ class LineArbiter:
     def roll(self) -> int:
         """Go on with the session that follows; return the count of runs, with its first ones."""
         return roll_kernel(self.arena, self.tables)
+
+    def settle(self) -> int:
+        """Believe the joining point; return the count of runs, with those of its packet."""
+        return settle_kernel(self.arena, self.tables)
+
+    def withdraw(self) -> int:
+        """Forget numbers that a single heartbeat claimed and the lines deny; return the number behind all."""
+        return withdraw_kernel(self.tables)
 
     def dismiss_next(self) -> None:
         dismiss_kernel(self.tables)
@@ -277,6 +303,8 @@ class LineHandler:
         self._state = self.arbiter.tables.state
         self._session = NO_SESSION  # the one that was announced
         self._is_end_announced = False
+        self._jumps_refused = 0
+        self._jumps_accepted = 0
         self._fills_seen = 0
         self._answers_dropped = 0
         self._scan_ns = 0  # holes are not looked at before this
@@ -335,11 +363,13 @@ class LineHandler:
         state = self._state
         if now_ns >= self._due_ns or state[NEXT_SESSION] != NO_SESSION:
             return True
+        if state[ARBITER_IS_PROVISIONAL]:
+            return False
         if state[ARBITER_SESSION] != self._session:
             return True
         if state[ARBITER_EXPECTED] < state[ARBITER_HIGH] or self.gaps.holes:
             return now_ns >= self._scan_ns
-        return bool(state[ARBITER_IS_ENDED]) and not self._is_end_announced
+        return bool(state[ARBITER_IS_ENDED]) != self._is_end_announced
 
     @property
     def next_due_ns(self) -> int:
@@ -353,8 +383,11 @@ class LineHandler:
         """Judge by the time; return the requests to send. May add runs: decode before the next batch."""
         if self._started_ns is None:
             self._started_ns = now_ns
+        if self.arbiter.value(ARBITER_IS_PROVISIONAL) and self._quiet_ns(now_ns) >= self.config.silence_ns:
+            self.arbiter.settle()
         self._announce_session(now_ns)
         self._watch_lines(now_ns)
+        self._tell_jumps(now_ns)
         self._scan(now_ns)
         self._give_up(now_ns)
         self._finish_session(now_ns)
@@ -373,7 +406,7 @@ class LineHandler:
 
     def _announce_session(self, now_ns: int) -> None:
         session = self.arbiter.value(ARBITER_SESSION)
-        if session != self._session:
+        if session != self._session and not self.arbiter.value(ARBITER_IS_PROVISIONAL):
             self._tell(SessionJoined(now_ns, session, self.arbiter.value(ARBITER_START)))
             self._take_up(session)
 
@@ -396,10 +429,22 @@ class LineHandler:
                 del self._silent_since_ns[line]
                 self._tell(LineBack(now_ns, line, last_ns - since_ns))
 
+    def _tell_jumps(self, now_ns: int) -> None:
+        value = self.arbiter.value
+        refused = value(ARBITER_FAR_COUNT) - self._jumps_refused
+        if refused > 0:
+            self._jumps_refused += refused
+            self._tell(JumpRefused(now_ns, self._session, value(ARBITER_FAR_LAST), refused))
+        if value(ARBITER_JUMP_COUNT) > self._jumps_accepted:
+            self._jumps_accepted = value(ARBITER_JUMP_COUNT)
+            self._tell(JumpAccepted(now_ns, self._session, value(ARBITER_JUMP_FROM), value(ARBITER_JUMP_TO)))
+
     def _scan(self, now_ns: int) -> None:
         self._scan_ns = now_ns + self._scan_every_ns
         if self.is_complete and not self.gaps.holes:
             return
+        for event in self.gaps.on_withdrawn(self.arbiter.withdraw(), now_ns):
+            self._tell(event)
         fills, self._fills_seen = self.arbiter.fills_since(self._fills_seen)
         for event in self.gaps.on_scan(self.arbiter.holes(), fills, now_ns):
             self._tell(event)
@@ -409,12 +454,34 @@ class LineHandler:
             self.gaps.on_answers_dropped(now_ns)
 
     def _give_up(self, now_ns: int) -> None:
-        while (hole := self.gaps.take_expired(self.expected, now_ns)) is not None:
+        doubtful = self._doubtful_from(now_ns)
+        while (hole := self.gaps.take_expired(self.expected, now_ns, doubtful)) is not None:
             self.arbiter.give_up(hole.last)
             self._tell(Lost(now_ns, self._session, hole.first, hole.last))
 
+    def _doubtful_from(self, now_ns: int) -> int | None:
+        """Return the number from which on only a single heartbeat speaks for messages, if there is one.
+
+        Giving those up would win nothing, since nothing is held behind them, and if they do not exist yet it
+        would lose them. The next heartbeat on either line decides, or silence.
+        """
+        value = self.arbiter.value
+        if value(ARBITER_CLAIM_COUNT) > 1 or value(ARBITER_IS_ENDED):
+            return None
+        if self._quiet_ns(now_ns) >= self.config.silence_ns:
+            return None
+        return max(value(ARBITER_EXPECTED), value(ARBITER_SEEN_HIGH))
+
+    def _quiet_ns(self, now_ns: int) -> int:
+        """Return for how long nothing of our session has come on a line, since we listen."""
+        return now_ns - (self.arbiter.value(ARBITER_SESSION_NS) or self._started_ns or now_ns)
+
     def _finish_session(self, now_ns: int) -> None:
         value = self.arbiter.value
+        if value(ARBITER_IS_PROVISIONAL):
+            return
+        if not value(ARBITER_IS_ENDED):
+            self._is_end_announced = False  # it went on after all
         if self.is_ended and not self._is_end_announced:
             self._is_end_announced = True
             self._tell(SessionEnded(now_ns, self._session, value(ARBITER_HIGH) - 1))
@@ -433,15 +500,20 @@ class LineHandler:
         """Return whether nothing more can come of this session, now that another one has been seen.
 
         A single stray packet must not end a session, and a session cannot be taken up again: so ours must
-        be complete, and either closed by the exchange, or quiet while the other began at number 1, or
-        silent for longer than any pause between heartbeats.
+        be complete, and either closed by the exchange, or silent for longer than any pause between
+        heartbeats, or quiet while the other began at number 1 and goes on with messages.
         """
         if not self.is_complete:
             return False
-        quiet_ns = now_ns - self.arbiter.value(ARBITER_SESSION_NS)
-        if self.arbiter.value(ARBITER_IS_ENDED) or quiet_ns >= self.config.silence_ns:
+        value = self.arbiter.value
+        quiet_ns = self._quiet_ns(now_ns)
+        if value(ARBITER_IS_ENDED) or quiet_ns >= self.config.silence_ns:
             return True
-        return self.arbiter.value(NEXT_FIRST) <= 1 and quiet_ns >= self.config.gaps.patience_ns
+        patience_ns = self.config.gaps.patience_ns
+        if value(NEXT_FIRST) > 1 or quiet_ns < patience_ns:
+            return False
+        lasted_ns = value(NEXT_SESSION_NS) - value(NEXT_BEGIN_NS)
+        return value(NEXT_PACKETS) >= 2 and value(NEXT_DATA) >= 1 and lasted_ns >= patience_ns
 
     def _request(self, now_ns: int) -> list[SendRequest]:
         requests, events = self.gaps.due_requests(now_ns)

@@ -81,6 +81,22 @@ def repair_gaps(tables: LineTables, line: int, seq: int, end: int) -> int:
 
 
 @kernel
+def cut_line(tables: LineTables, line: int, end: int) -> None:
+    """Take back that `line` skipped numbers from `end` on: they do not exist yet."""
+    counts = tables.counts
+    gaps = tables.gaps
+    counts[line, LINE_NEXT] = min(counts[line, LINE_NEXT], end)
+    while counts[line, LINE_GAP_COUNT] > 0:
+        last = counts[line, LINE_GAP_COUNT] - 1
+        if gaps[line, last, 1] <= end:
+            break
+        counts[line, COUNT_LOST] -= gaps[line, last, 1] - max(gaps[line, last, 0], end)
+        gaps[line, last, 1] = end
+        if gaps[line, last, 0] >= end:
+            counts[line, LINE_GAP_COUNT] -= 1
+
+
+@kernel
 def follow_line(tables: LineTables, line: int, session: int, seq: int, end: int) -> None:
     """Note that `line` brought [seq, end) of `session`; seq == end for a heartbeat."""
     if line == LINE_RECOVERY:

@@ -45,7 +45,7 @@ from feeds.lines.sockets import (
     open_server_socket,
     receive_buffer,
 )
-from feeds.lines.tables import ARBITER_RUN_COUNT, ARBITER_SESSION, NO_SESSION
+from feeds.lines.tables import ARBITER_RUN_COUNT, ARBITER_SESSION, ARBITER_SESSION_NS, NO_SESSION
 from feeds.session_time import NS_PER_S, midnight_ns
 from feeds.wire import FrameArray
 
@@ -66,6 +66,9 @@ class ReceiverConfig:
     first_message_seq: int = 1
     epoch: int = 0
     session_date: date | None = None  # of the first session; None: the day at the exchange when it is joined
+    # What a receiver of the same stream knows that cannot be learned from packets any more, such as how often
+    # the session was restarted: its `transport_state()`. Without it one that joins late names sessions anew.
+    transport_state: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
         if len(self.servers) > SERVERS_MAX:
@@ -92,12 +95,14 @@ class SourceCounts:
 class LineDecoder(Decoder):
     """A decoder whose kernel runs inside a hop."""
 
-    def hop_tables(self, handler: LineHandler, sources: list[tuple[int, int]]) -> HopTables:
+    def hop_tables(
+        self, handler: LineHandler, sources: list[tuple[int, int]], transport_state: f.IntArray
+    ) -> HopTables:
         arbiter = handler.arbiter
         config = handler.config
         return HopTables(
             receive=new_receive_tables(arbiter.arena, config.batch_packets, config.slot_bytes, sources),
-            transport_state=np.zeros(self.format.transport_state_size, dtype=np.int64),
+            transport_state=transport_state,
             packets=arbiter.packets,
             lines=arbiter.tables,
             decoder_state=self.state,
@@ -113,6 +118,20 @@ class LineDecoder(Decoder):
         return self._frames[:frame_count]
 
 
+def _new_transport_state(exchange: f.ExchangeFormat, handed_over: tuple[int, ...] | None) -> f.IntArray:
+    size = exchange.transport_state_size
+    if handed_over is None:
+        return np.zeros(size, dtype=np.int64)
+    if len(handed_over) != size:
+        raise ConfigError(
+            f"transport_state must have {size} numbers for {exchange.name}, had {len(handed_over)}"
+        )
+    try:
+        return np.array(handed_over, dtype=np.int64)
+    except OverflowError:
+        raise ConfigError("transport_state must be of numbers that fit 64 bits") from None
+
+
 class LineReceiver:
     """Receives one exchange stream; one thread uses it."""
 
@@ -123,6 +142,7 @@ class LineReceiver:
         ends = {Line.A: self.config.line_a, Line.B: self.config.line_b}
         lines = tuple(line for line, endpoint in ends.items() if endpoint is not None)
         self.exchange = exchange
+        transport_state = _new_transport_state(exchange, self.config.transport_state)
         self.handler = LineHandler(
             exchange, self.config.lines, server_count=len(self.config.servers), lines=lines
         )
@@ -150,7 +170,7 @@ class LineReceiver:
             self.close()
             raise
         sources = [(source.fileno(), int(line)) for line, source in self._sockets]
-        self._tables = self.decoder.hop_tables(self.handler, sources)
+        self._tables = self.decoder.hop_tables(self.handler, sources, transport_state)
         self._flat = flatten(self._tables)
         self._hop = exchange.hop_kernel
         self._arena = self.handler.arbiter.arena
@@ -189,7 +209,8 @@ class LineReceiver:
 
         `now_ns` is a clock that never steps (feeds.lines.sockets.steady_clock), or virtual time.
         """
-        if now_ns >= self._day_end_ns and self._line_state[ARBITER_SESSION] == NO_SESSION:
+        # Also when the session to go on with was given: until it is heard, its day is the day that it is.
+        if now_ns >= self._day_end_ns and self._line_state[ARBITER_SESSION_NS] == 0:
             self._follow_calendar(now_ns)
         frame_count = self._hop(self._arena, self._flat, now_ns)
         frames = self.decoder.frames(frame_count)
@@ -209,6 +230,10 @@ class LineReceiver:
     def take_events(self) -> list[LineEvent]:
         """Return what happened on the lines since the last call, oldest first."""
         return self.handler.take_events()
+
+    def transport_state(self) -> tuple[int, ...]:
+        """Return what a sibling that joins now must be told, as its `ReceiverConfig.transport_state`."""
+        return tuple(self._tables.transport_state.tolist())
 
     def counts(self, line: Line) -> LineCounts:
         return self.handler.arbiter.counts(line)

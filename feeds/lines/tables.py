@@ -28,7 +28,7 @@ ARBITER_IDENTITY_1 = 2
 ARBITER_EXPECTED = 3
 ARBITER_HIGH = 4
 ARBITER_START = 5  # the first number that was wanted in this session
-ARBITER_IS_ENDED = 6  # the exchange said that HIGH is the end
+ARBITER_IS_ENDED = 6  # the exchange said that HIGH is the end, and nothing has come from beyond it since
 ARBITER_SESSION_NS = 7  # when anything of this session last arrived on a line
 NEXT_SESSION = 8  # the session that follows, while this one is being finished
 NEXT_IDENTITY_0 = 9
@@ -56,7 +56,25 @@ ARBITER_HOLD_OFFSET = 29  # of the first hold slot in the arena
 ARBITER_HOLD_BYTES = 30  # of one hold slot
 ARBITER_ROW_BEGIN = 31  # [CURRENT], then [FOLLOWING]
 ARBITER_ROW_END = 33
-ARBITER_FIELDS = 40
+ARBITER_PATIENCE_NS = 35  # a setting: how much later a packet must be to speak for itself
+# Doubts. A header can be damaged, so one packet alone is not believed in what would cost us the stream.
+ARBITER_IS_PROVISIONAL = 36  # joined at the first packet seen, and no second one has agreed yet
+ARBITER_SEEN_HIGH = 37  # the number behind all data that was accepted; HIGH may be more, by heartbeats alone
+ARBITER_CLAIM_COUNT = 38  # heartbeats that have named HIGH
+ARBITER_HIGH_NS = 39  # when the first of them came
+NEXT_SEEN_HIGH = 40
+NEXT_PACKETS = 41  # of the session that follows, on a line
+NEXT_DATA = 42  # of these: packets with messages
+NEXT_BEGIN_NS = 43  # when the first of them arrived
+ARBITER_FAR_LINE = 44  # of the packet of FAR_SEQ
+ARBITER_FAR_NS = 45
+ARBITER_FAR_TIMES = 46  # how often FAR_SEQ came from that line
+ARBITER_FAR_COUNT = 47  # packets refused for their jump, all sessions
+ARBITER_FAR_LAST = 48  # the number of the last of them
+ARBITER_JUMP_COUNT = 49  # jumps believed, all sessions
+ARBITER_JUMP_FROM = 50  # of the last of them: HIGH before it, and the number it led to
+ARBITER_JUMP_TO = 51
+ARBITER_FIELDS = 52
 
 START_FIRST_SEEN = -1
 
@@ -99,7 +117,9 @@ LINE_TIME_NS = 23  # when its last good packet arrived; 0: never
 LINE_SESSION = 24
 LINE_NEXT = 25  # the number this line should bring next
 LINE_GAP_COUNT = 26
-LINE_FIELDS = 28
+LINE_CLAIM = 27  # the next number by its last packet that was not old, while that was looked at closely
+LINE_CLAIM_NS = 28  # when that came
+LINE_FIELDS = 30
 
 BAD_REASON_MAX = 7
 GAP_SLOTS = 64  # skipped stretches of one line that may still be repaired by its own late packets
@@ -135,6 +155,7 @@ def new_tables(
     hold_offset: int,
     hold_slot_bytes: int,
     jump_limit: int,
+    patience_ns: int = 1,
     start_seq: int = START_FIRST_SEEN,
     start_session: int = NO_SESSION,
 ) -> LineTables:
@@ -146,6 +167,7 @@ def new_tables(
     state[ARBITER_FAR_SEQ] = -1
     state[ARBITER_IS_BIG_ENDIAN] = int(is_prefix_big_endian)
     state[ARBITER_JUMP_LIMIT] = jump_limit
+    state[ARBITER_PATIENCE_NS] = patience_ns
     state[ARBITER_START_SETTING] = start_seq
     state[ARBITER_HOLD_OFFSET] = hold_offset
     state[ARBITER_HOLD_BYTES] = hold_slot_bytes

@@ -16,6 +16,8 @@ import pytest
 from feeds import formats
 from feeds.errors import ConfigError, SourceError
 from feeds.formats import DATAGRAM_BYTES, DATAGRAM_FIELDS, DATAGRAM_LINE, DATAGRAM_OFFSET, DATAGRAM_TIME_NS
+from feeds.itch50.transport import session_identity
+from feeds.itch50.transport_kernels import session_number
 from feeds.lines.events import HoleFilled, Line, Lost, SessionRolled
 from feeds.lines.gaps import MS, SECOND, GapConfig
 from feeds.lines.handler import LineConfig
@@ -198,6 +200,67 @@ def test_a_session_rolls_to_its_own_day() -> None:
         assert len(rolled) == 1
     finally:
         wire.close()
+
+
+def test_a_session_that_is_resumed_has_the_day_it_now_is() -> None:
+    midnight = midnight_ns(date(2024, 3, 8), "America/New_York")
+    session = int(session_number(*session_identity(SESSION)))
+    wire = Wire(session_date=None, lines=line_config(start=4, start_session=session))
+    try:
+        wire.now_ns = midnight + 4 * 3_600 * SECOND
+        wire.send(Line.A, packet(4, 1))
+        frames = wire.collect(1)
+        assert wire.receiver.handler.session == session
+        assert frames["event_time_ns"].tolist() == [midnight + 4]
+    finally:
+        wire.close()
+
+
+# --- what a sibling hands over --------------------------------------------------------------------------
+
+
+def iex_segment(seq: int, send_ns: int) -> bytes:
+    """Return a segment of one trading-status message; all have the same size."""
+    message = struct.pack("<cBq", b"S", ord("O"), send_ns)
+    block = struct.pack("<H", len(message)) + message
+    header = (1, 0, 0x8004, 1, 0x4CB00000, len(block), 1, (seq - 1) * len(block), seq, send_ns)
+    return struct.pack("<BBHIIHHqqq", *header) + block
+
+
+def feed_one(receiver: LineReceiver, datagram: bytes, now_ns: int) -> list[int]:
+    """Feed one datagram of line A; return the sessions of the frames it gave."""
+    row = np.array([[0, len(datagram), int(Line.A), now_ns]], dtype=np.int64)
+    assert receiver.feed(np.frombuffer(datagram, dtype=np.uint8).copy(), row) == 1
+    sessions: list[int] = receiver.poll(now_ns)["source_session"].tolist()
+    while receiver.has_pending:
+        sessions += receiver.poll(now_ns)["source_session"].tolist()
+    return sessions
+
+
+def test_a_late_joiner_that_is_told_of_restarts_names_the_session_as_its_sibling_does() -> None:
+    iex = formats.load("iex")
+    begin_ns = 1_700_000_000 * SECOND
+    sibling = LineReceiver(iex, 1, ReceiverConfig(lines=line_config()))
+    for seq, after in ((1, 0), (2, 1), (1, 20), (2, 40)):  # restarts at 1 under the same id
+        feed_one(sibling, iex_segment(seq, begin_ns + after * MS), begin_ns + after * MS)
+    told = ReceiverConfig(lines=line_config(start=3), transport_state=sibling.transport_state())
+    joiners = [LineReceiver(iex, 1, told), LineReceiver(iex, 1, ReceiverConfig(lines=line_config(start=3)))]
+    later_ns = begin_ns + 60 * MS
+    expected = feed_one(sibling, iex_segment(3, later_ns), later_ns)
+    assert expected == [0x4CB00001]
+    assert [feed_one(joiner, iex_segment(3, later_ns), later_ns) for joiner in joiners] == [
+        expected,
+        [0x4CB00000],  # nobody told this one
+    ]
+
+
+@pytest.mark.parametrize(
+    "numbers, complaint",
+    [((1, 2, 3, 4, 5), "transport_state must have 3 numbers for itch50, had 5"), ((0, 0, 1 << 64), "fit 64")],
+)
+def test_a_transport_state_that_cannot_be_is_refused(numbers: tuple[int, ...], complaint: str) -> None:
+    with pytest.raises(ConfigError, match=complaint):
+        LineReceiver(ITCH, 1, ReceiverConfig(transport_state=numbers))
 
 
 def test_a_datagram_longer_than_its_slot_is_reported_and_asked_for_again() -> None:

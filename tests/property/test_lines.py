@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import struct
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import date
 from itertools import chain
 
@@ -52,7 +53,11 @@ packets = st.one_of(
     st.builds(bad, lines, st.just(BAD_BLOCKS)),
 )
 steps = st.lists(
-    st.one_of(st.lists(packets, max_size=BATCH), st.just("give up"), st.just("roll"), st.just("give up all")),
+    st.one_of(
+        st.lists(packets, max_size=BATCH),
+        st.lists(packets, max_size=3),
+        st.sampled_from(["give up", "give up all", "roll", "withdraw", "settle"]),
+    ),
     max_size=14,
 )
 
@@ -78,16 +83,23 @@ def compare(arbiter: LineArbiter, reference: ReferenceArbiter) -> None:
         assert found == {name: reference.counts[line][name] for name in COUNT_FIELDS}, f"line {line}"
         assert arbiter.tables.counts[line, t.COUNT_LOST] == reference.lines[line].lost, f"line {line}"
     assert arbiter.holes() == reference.holes()
+    assert arbiter.value(t.ARBITER_FAR_COUNT) == reference.refused
     if reference.current is not None:
         assert arbiter.value(t.ARBITER_SESSION) == reference.current.number
         assert arbiter.value(t.ARBITER_EXPECTED) == reference.current.expected
         assert arbiter.value(t.ARBITER_HIGH) == reference.current.high
         assert arbiter.value(t.ARBITER_IS_ENDED) == reference.current.is_ended
+        assert arbiter.value(t.ARBITER_IS_PROVISIONAL) == reference.current.is_provisional
+        assert max(arbiter.value(t.ARBITER_SEEN_HIGH), reference.current.expected) == max(
+            reference.current.seen_high, reference.current.expected
+        )
     following = reference.following
     assert arbiter.value(t.NEXT_SESSION) == (t.NO_SESSION if following is None else following.number)
     if following is not None:
         assert arbiter.value(t.NEXT_FIRST) == following.first_seen
         assert arbiter.value(t.NEXT_HIGH) == following.high
+        assert arbiter.value(t.NEXT_PACKETS) == following.packets
+        assert arbiter.value(t.NEXT_DATA) == following.data_packets
 
 
 def check_balance(arbiter: LineArbiter) -> None:
@@ -121,15 +133,28 @@ def test_kernel_delivers_and_counts_what_the_reference_does(
         jump_limit=JUMP_LIMIT,
     )
     arbiter = LineArbiter(plain_format(is_prefix_big_endian=order == "big"), config)
-    reference = ReferenceArbiter(JUMP_LIMIT, start)
+    reference = ReferenceArbiter(JUMP_LIMIT, start, config.gaps.patience_ns)
     delivered: list[tuple[int, int, bytes]] = []
     decoded = 0
+    now_ns = 0
     for step in steps:
+        now_ns += 2 * MS  # patience is a few steps
         if isinstance(step, list):
-            delivered += arbitrate(arbiter, step, order)
+            batch = [replace(packet, time_ns=now_ns) for packet in step]
+            delivered += arbitrate(arbiter, batch, order)
             decoded = arbiter.value(t.ARBITER_RUN_COUNT)
-            for packet in step:
+            for packet in batch:
                 reference.on_packet(packet)
+        elif step == "withdraw":
+            arbiter.withdraw()
+            reference.withdraw()
+        elif step == "settle":
+            if reference.current is None or not reference.current.is_provisional:
+                continue
+            run_count = arbiter.settle()
+            delivered += read_runs(arbiter, arbiter.tables.runs[decoded:run_count], order)
+            decoded = run_count
+            reference.settle()
         elif step == "roll":
             if reference.following is None or reference.holes():
                 continue

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from feeds.errors import ConfigError
@@ -10,6 +12,9 @@ from feeds.lines.events import (
     HoleFilled,
     HoleOpened,
     HoleRequested,
+    HoleWithdrawn,
+    JumpAccepted,
+    JumpRefused,
     Line,
     LineBack,
     LineEvent,
@@ -22,7 +27,7 @@ from feeds.lines.events import (
 )
 from feeds.lines.gaps import MS, SECOND, Fill, GapConfig, GapPolicy
 from feeds.lines.handler import LineArbiter, LineConfig, LineHandler, SendRequest
-from feeds.lines.tables import ARBITER_RUN_COUNT, GAP_SLOTS, PAST_SLOTS
+from feeds.lines.tables import ARBITER_HIGH, ARBITER_RUN_COUNT, GAP_SLOTS, PAST_SLOTS
 from tests.line_packets import arbitrate, plain_format, read_runs
 from tests.line_reference import Packet, bad, data, end_of_session, heartbeat, message_of
 
@@ -30,6 +35,7 @@ pytestmark = pytest.mark.kernels
 
 GAPS = GapConfig()
 CONFIG = LineConfig(start=1, batch_packets=16, slot_bytes=512, hold_slots=8)
+FIRST_SEEN = LineConfig(batch_packets=16, slot_bytes=512, hold_slots=8)
 
 
 class Desk:
@@ -60,6 +66,10 @@ class Desk:
 
     def events(self, *kinds: type[LineEvent]) -> list[LineEvent]:
         return [event for event in self.handler.take_events() if not kinds or isinstance(event, kinds)]
+
+
+def one_message(line: int, session: int, seq: int) -> Packet:
+    return data(line, session, seq, 1)
 
 
 def numbers(found: list[tuple[int, int]]) -> list[int]:
@@ -133,19 +143,77 @@ def test_a_full_hold_drops_what_would_be_delivered_last_and_asks_again() -> None
 
 
 def test_messages_before_the_joining_point_are_early_and_not_duplicates() -> None:
-    desk = Desk(LineConfig(batch_packets=16, slot_bytes=512, hold_slots=8))
-    assert numbers(desk.put(data(LINE_A, 1, 100, 2))) == [100, 101]
+    desk = Desk(FIRST_SEEN)
+    assert numbers(desk.put(data(LINE_A, 1, 100, 2), data(LINE_A, 1, 102, 1))) == [100, 101, 102]
     assert numbers(desk.put(data(LINE_B, 1, 98, 3))) == []
     counts = desk.arbiter.counts(Line.B)
     assert (counts.early, counts.duplicate) == (2, 1)
 
 
 def test_a_heartbeat_first_joins_at_its_number() -> None:
-    desk = Desk(LineConfig(batch_packets=16, slot_bytes=512, hold_slots=8))
+    desk = Desk(FIRST_SEEN)
     desk.put(heartbeat(LINE_A, 1, 50))
     desk.tick()
-    assert desk.events() == [SessionJoined(desk.now_ns, 1, 50)]
+    assert desk.events() == []  # one packet alone is not believed
     assert numbers(desk.put(data(LINE_A, 1, 50, 1))) == [50]
+    desk.tick()
+    assert desk.events() == [SessionJoined(desk.now_ns, 1, 50)]
+
+
+def test_the_first_packet_seen_is_delivered_when_a_second_one_agrees() -> None:
+    desk = Desk(FIRST_SEEN)
+    assert desk.put(data(LINE_A, 1, 100, 2)) == []
+    assert numbers(desk.put(data(LINE_B, 1, 100, 2))) == [100, 101]
+    assert desk.arbiter.counts(Line.B).duplicate == 2
+
+
+def test_the_first_packet_seen_is_delivered_in_the_end_if_no_other_comes() -> None:
+    desk = Desk(FIRST_SEEN)
+    desk.tick()
+    desk.put(data(LINE_A, 1, 100, 2))
+    desk.tick(CONFIG.silence_ns - 1)
+    assert desk.messages == []
+    desk.tick(1)
+    assert numbers(desk.messages) == [100, 101]
+    assert desk.events(SessionJoined) == [SessionJoined(desk.now_ns, 1, 100)]
+
+
+@pytest.mark.parametrize("wild", [heartbeat(LINE_A, 1, 1 << 60), data(LINE_A, 1, 1 << 60, 2)])
+def test_a_damaged_first_number_is_forgotten_when_the_next_packets_contradict_it(wild: Packet) -> None:
+    desk = Desk(FIRST_SEEN)
+    desk.put(wild)
+    desk.tick()
+    assert numbers(desk.put(data(LINE_A, 1, 7, 1), data(LINE_B, 1, 7, 1), data(LINE_A, 1, 8, 1))) == [7, 8]
+    desk.tick()
+    assert desk.events(SessionJoined) == [SessionJoined(desk.now_ns, 1, 7)]
+    assert desk.handler.abandoned_count == wild.count
+    assert desk.arbiter.counts(Line.A).lost == 0
+
+
+def test_a_damaged_second_number_does_not_displace_a_true_first() -> None:
+    desk = Desk(FIRST_SEEN)
+    desk.put(data(LINE_A, 1, 5_000_000, 1), data(LINE_B, 1, 3, 1))
+    assert numbers(desk.put(data(LINE_A, 1, 5_000_001, 1), data(LINE_A, 1, 5_000_002, 1))) == [
+        5_000_001,
+        5_000_002,
+    ]
+    assert desk.arbiter.holes() == []
+
+
+def test_a_first_packet_of_a_stray_session_does_not_choose_the_session() -> None:
+    desk = Desk(FIRST_SEEN)
+    desk.put(data(LINE_A, 9, 40, 1))
+    assert desk.put(data(LINE_A, 1, 7, 1), data(LINE_B, 1, 7, 1)) == [(1, 7)]
+
+
+def test_an_end_of_session_alone_ends_nothing_before_it_is_joined() -> None:
+    desk = Desk(FIRST_SEEN)
+    desk.put(end_of_session(LINE_A, 1, 50))
+    desk.tick()
+    assert desk.events() == []
+    desk.put(end_of_session(LINE_B, 1, 50))
+    desk.tick()
+    assert desk.events() == [SessionJoined(desk.now_ns, 1, 50), SessionEnded(desk.now_ns, 1, 49)]
 
 
 def test_resuming_waits_for_the_given_session_and_number() -> None:
@@ -168,8 +236,44 @@ def test_one_wild_number_is_not_believed_until_another_packet_agrees() -> None:
     assert desk.arbiter.holes() == []
     assert desk.arbiter.counts(Line.A).far == 2
     assert numbers(desk.put(data(LINE_A, 1, 3, 2))) == [3, 4]
-    desk.put(data(LINE_A, 1, 7_000_000, 2), data(LINE_B, 1, 7_000_000, 2), data(LINE_A, 1, 7_000_002, 1))
+    desk.put(data(LINE_A, 1, 7_000_000, 2), data(LINE_A, 1, 7_000_000, 2))  # copied by the network
+    assert desk.arbiter.holes() == []
+    desk.tick()
+    assert desk.events(JumpRefused) == [JumpRefused(desk.now_ns, 1, 7_000_000, 3)]
+    desk.put(data(LINE_A, 1, 7_000_002, 1))
     assert desk.arbiter.holes() == [(5, 7_000_001)]
+    desk.tick()
+    assert desk.events(JumpAccepted) == [JumpAccepted(desk.now_ns, 1, 5, 7_000_002)]
+
+
+@pytest.mark.parametrize("packet_of", [heartbeat, end_of_session, one_message])
+def test_a_jump_is_believed_when_the_other_line_names_the_same_number(
+    packet_of: Callable[..., Packet],
+) -> None:
+    desk = Desk()
+    desk.put(data(LINE_A, 1, 1, 1), packet_of(LINE_A, 1, 2_000_001))
+    assert desk.arbiter.holes() == []
+    desk.put(packet_of(LINE_B, 1, 2_000_001))
+    assert desk.arbiter.holes() == [(2, 2_000_000)]
+
+
+def test_a_jump_is_believed_when_the_same_line_repeats_it_later() -> None:
+    desk = Desk()
+    desk.put(data(LINE_A, 1, 1, 1), heartbeat(LINE_A, 1, 2_000_001))
+    desk.now_ns += GAPS.patience_ns - 1
+    desk.put(heartbeat(LINE_A, 1, 2_000_001))
+    assert desk.arbiter.holes() == []
+    desk.now_ns += 1
+    desk.put(heartbeat(LINE_A, 1, 2_000_001))
+    assert desk.arbiter.holes() == [(2, 2_000_000)]
+
+
+def test_a_jump_is_believed_at_the_third_time() -> None:
+    desk = Desk()
+    desk.put(data(LINE_A, 1, 1, 1), *[heartbeat(LINE_A, 1, 2_000_001)] * 2)
+    assert desk.arbiter.holes() == []
+    desk.put(heartbeat(LINE_A, 1, 2_000_001))
+    assert desk.arbiter.holes() == [(2, 2_000_000)]
 
 
 def test_a_wild_number_of_the_old_session_proves_nothing_in_the_new() -> None:
@@ -288,7 +392,7 @@ def test_an_answer_in_parts_renews_the_time_of_the_rest() -> None:
 
 def test_what_nobody_answers_is_lost_in_one_event_each_and_delivery_goes_on() -> None:
     desk = Desk()
-    desk.put(data(LINE_A, 1, 2, 1), data(LINE_A, 1, 5, 1), heartbeat(LINE_A, 1, 8))
+    desk.put(data(LINE_A, 1, 2, 1), data(LINE_A, 1, 5, 1), heartbeat(LINE_A, 1, 8), heartbeat(LINE_B, 1, 8))
     desk.tick()
     desk.tick(GAPS.patience_ns)
     desk.tick(GAPS.give_up_ns - GAPS.patience_ns - 1)
@@ -323,6 +427,85 @@ def test_without_a_server_a_hole_is_lost_after_the_same_time() -> None:
     assert desk.events(Lost) == []
     desk.tick(1)
     assert desk.events(Lost) == [Lost(desk.now_ns, 1, 1, 1)]
+
+
+@pytest.mark.parametrize("server_count", [0, 1])
+def test_a_number_that_one_heartbeat_names_and_the_next_deny_is_withdrawn(server_count: int) -> None:
+    desk = Desk(server_count=server_count)
+    desk.put(data(LINE_A, 1, 1, 3), data(LINE_B, 1, 1, 3), heartbeat(LINE_A, 1, 900_000))
+    desk.tick()
+    assert desk.events(HoleOpened) == [HoleOpened(desk.now_ns, 1, 4, 899_999)]
+    for _ in range(13):
+        desk.now_ns += 100 * MS
+        desk.put(heartbeat(LINE_A, 1, 4), heartbeat(LINE_B, 1, 4))
+        desk.tick()
+    found = desk.events(Lost, HoleWithdrawn, HoleFilled)
+    assert found == [HoleWithdrawn(SECOND + 100 * MS, 1, 4, 899_999)]
+    assert desk.handler.is_complete
+    assert numbers(desk.put(data(LINE_A, 1, 4, 2), data(LINE_B, 1, 4, 2))) == [4, 5]
+    assert (desk.arbiter.counts(Line.A).lost, desk.arbiter.counts(Line.A).late) == (0, 0)
+
+
+def test_messages_that_flow_below_a_wrong_heartbeat_withdraw_it_too() -> None:
+    desk = Desk()
+    desk.put(data(LINE_A, 1, 1, 1), heartbeat(LINE_A, 1, 50))
+    desk.tick()
+    desk.now_ns += GAPS.patience_ns
+    assert numbers(desk.put(data(LINE_B, 1, 2, 2))) == [2, 3]
+    assert desk.tick() == []
+    assert desk.arbiter.value(ARBITER_HIGH) == 4
+    assert desk.events(HoleWithdrawn, HoleFilled) == [
+        HoleWithdrawn(desk.now_ns, 1, 4, 49),
+        HoleFilled(desk.now_ns, 1, 2, 3, Line.B),
+    ]
+
+
+def test_one_heartbeat_that_nobody_denies_is_believed_after_silence() -> None:
+    desk = Desk()
+    desk.put(data(LINE_A, 1, 1, 1), heartbeat(LINE_A, 1, 5))
+    desk.tick()
+    desk.tick(GAPS.patience_ns)
+    desk.tick(CONFIG.silence_ns - GAPS.patience_ns - 1)
+    assert desk.events(Lost) == []
+    desk.tick(1)
+    assert desk.events(Lost) == [Lost(desk.now_ns, 1, 2, 4)]
+
+
+def test_a_number_named_twice_is_not_withdrawn_by_a_line_that_lags() -> None:
+    desk = Desk()
+    desk.put(data(LINE_A, 1, 1, 1), heartbeat(LINE_A, 1, 5), heartbeat(LINE_B, 1, 5))
+    desk.tick()
+    desk.now_ns += 2 * GAPS.patience_ns
+    desk.put(heartbeat(LINE_B, 1, 2))
+    desk.tick()
+    desk.tick(GAPS.give_up_ns)
+    assert desk.events(Lost) == [Lost(desk.now_ns, 1, 2, 4)]
+
+
+def test_what_data_has_shown_is_lost_even_if_only_one_heartbeat_names_more() -> None:
+    desk = Desk(LineConfig(start=1, batch_packets=16, slot_bytes=512, hold_slots=1))
+    desk.put(data(LINE_A, 1, 1, 1), data(LINE_A, 1, 3, 1), data(LINE_A, 1, 6, 2), heartbeat(LINE_A, 1, 11))
+    desk.tick()
+    desk.tick(GAPS.patience_ns)
+    desk.tick(GAPS.give_up_ns)
+    # 6 and 7 came and had no room; 8 to 10 are hearsay.
+    assert desk.events(Lost) == [Lost(desk.now_ns, 1, *pair) for pair in ((2, 2), (4, 7))]
+    desk.put(heartbeat(LINE_B, 1, 11))
+    desk.tick()
+    assert desk.events(Lost) == [Lost(desk.now_ns, 1, 8, 10)]
+
+
+def test_a_hole_that_grows_late_gives_its_new_part_the_whole_time() -> None:
+    policy = GapPolicy(GAPS, server_count=0, session=1)
+    policy.on_scan([(4, 13)], [], 0)
+    policy.on_scan([(4, 15)], [], GAPS.patience_ns - 1)  # still one loss
+    late_ns = GAPS.give_up_ns - MS
+    policy.on_scan([(4, 23)], [], late_ns)
+    hole = policy.take_expired(4, GAPS.give_up_ns)
+    assert hole is not None
+    assert (hole.first, hole.last) == (4, 15)
+    assert policy.take_expired(16, late_ns + GAPS.give_up_ns - 1) is None
+    assert policy.take_expired(16, late_ns + GAPS.give_up_ns) is not None
 
 
 def test_never_more_messages_are_asked_for_than_allowed_and_the_lowest_first() -> None:
@@ -435,13 +618,105 @@ def test_only_so_many_old_sessions_are_remembered() -> None:
     assert desk.arbiter.tables.past.tolist().count(1) == 0
 
 
-def test_a_session_that_begins_at_one_is_taken_up_when_the_old_is_quiet() -> None:
+def test_a_session_that_begins_at_one_and_goes_on_is_taken_up_when_the_old_is_quiet() -> None:
     desk = Desk()
-    desk.put(data(LINE_A, 1, 1, 1), data(LINE_A, 2, 1, 1))
+    desk.put(data(LINE_A, 1, 1, 1), data(LINE_A, 2, 1, 1), data(LINE_B, 2, 1, 1))
     desk.tick()
     assert desk.handler.session == 1
-    desk.tick(GAPS.patience_ns)
+    desk.now_ns += GAPS.patience_ns - 1
+    desk.put(data(LINE_A, 2, 2, 1))
+    desk.tick(1)
+    assert desk.handler.session == 1  # quiet for long enough, but the other has not lasted yet
+    desk.put(heartbeat(LINE_A, 2, 3))
+    desk.tick()
     assert desk.handler.session == 2
+    assert desk.messages == [(1, 1), (2, 1), (2, 2)]
+
+
+@pytest.mark.parametrize(
+    "strays",
+    [
+        [heartbeat(LINE_A, 9, 1)],
+        [data(LINE_A, 9, 1, 1)],
+        [heartbeat(LINE_A, 9, 1), heartbeat(LINE_B, 9, 1)],
+        [data(LINE_A, 9, 1, 1), data(LINE_B, 9, 1, 1)],
+    ],
+)
+def test_strays_that_name_number_one_do_not_end_a_session_in_a_pause(strays: list[Packet]) -> None:
+    desk = Desk()
+    desk.put(data(LINE_A, 1, 1, 3))
+    desk.tick(MS)
+    desk.put(*strays)
+    for _ in range(20):
+        desk.tick(100 * MS)
+    assert desk.handler.session == 1
+    assert numbers(desk.put(data(LINE_A, 1, 4, 3), data(LINE_B, 1, 4, 3))) == [4, 5, 6]
+    assert desk.arbiter.counts(Line.B).stale == 0
+
+
+def test_heartbeats_alone_do_not_make_a_session_that_follows() -> None:
+    desk = Desk()
+    desk.put(data(LINE_A, 1, 1, 3))
+    for _ in range(5):
+        desk.put(heartbeat(LINE_A, 9, 1))
+        desk.tick(100 * MS)
+    assert desk.handler.session == 1
+
+
+def test_a_session_to_resume_that_has_not_spoken_yet_is_not_left_for_a_stray() -> None:
+    desk = Desk(LineConfig(start=4, start_session=3, batch_packets=16, slot_bytes=512, hold_slots=8))
+    desk.tick()
+    desk.put(heartbeat(LINE_A, 9, 777))
+    desk.tick(CONFIG.silence_ns - 1)
+    assert desk.put(data(LINE_A, 3, 4, 1)) == [(3, 4)]
+    assert desk.events(SessionRolled) == []
+
+
+def test_a_session_to_resume_that_never_speaks_is_left_after_silence() -> None:
+    desk = Desk(LineConfig(start=4, start_session=3, batch_packets=16, slot_bytes=512, hold_slots=8))
+    desk.tick()
+    desk.put(data(LINE_A, 9, 1, 1))
+    desk.tick(CONFIG.silence_ns)
+    assert desk.messages == [(9, 1)]
+
+
+def test_an_end_below_what_is_known_ends_nothing() -> None:
+    desk = Desk()
+    desk.put(data(LINE_A, 1, 1, 3), end_of_session(LINE_A, 1, 1))
+    desk.tick()
+    assert desk.events(SessionEnded) == []
+    assert not desk.handler.is_ended
+    desk.put(end_of_session(LINE_A, 1, 4))
+    desk.tick()
+    assert desk.events(SessionEnded) == [SessionEnded(desk.now_ns, 1, 3)]
+
+
+def test_messages_from_beyond_the_end_reopen_the_session() -> None:
+    desk = Desk()
+    desk.put(data(LINE_A, 1, 1, 3), end_of_session(LINE_A, 1, 4))
+    desk.tick()
+    assert numbers(desk.put(data(LINE_A, 1, 4, 2))) == [4, 5]
+    assert not desk.handler.is_ended
+    desk.tick()
+    desk.put(data(LINE_A, 2, 1, 1))  # could end only a session that has ended
+    desk.tick()
+    assert desk.handler.session == 1
+    desk.put(end_of_session(LINE_A, 1, 6))
+    desk.tick()
+    ended = [event for event in desk.events(SessionEnded) if isinstance(event, SessionEnded)]
+    assert [event.last for event in ended] == [3, 5]
+
+
+def test_an_end_with_a_number_too_high_is_taken_back_by_heartbeats() -> None:
+    desk = Desk()
+    desk.put(data(LINE_A, 1, 1, 3), end_of_session(LINE_A, 1, 900))
+    desk.tick()
+    desk.now_ns += 100 * MS
+    desk.put(heartbeat(LINE_A, 1, 4), heartbeat(LINE_B, 1, 4))
+    desk.tick()
+    desk.tick(GAPS.give_up_ns)
+    assert desk.events(Lost, SessionEnded) == []
+    assert numbers(desk.put(data(LINE_A, 1, 4, 1))) == [4]
 
 
 def test_a_stray_packet_of_another_session_does_not_end_ours() -> None:
