@@ -15,9 +15,11 @@ from dataclasses import dataclass, field, replace
 
 from feeds.errors import ConfigError
 from feeds.lines.events import HoleFilled, HoleOpened, HoleRequested, HoleWithdrawn, Line, LineEvent
+from feeds.request_limits import TokenBucket
 
 MS = 1_000_000
 SECOND = 1_000 * MS
+ATTEMPTS_MIN = 2  # a request or its answer may get lost: one without an answer says little
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +33,9 @@ class GapConfig:
     give_up_ns: int = 1 * SECOND
     outstanding_max: int = 4_096  # messages asked for and not yet there
     holes_max: int = 1_024  # looked after at once; those behind them wait their turn
+    # Servers silently drop what exceeds their limit per client, so we stay below it, lowest numbers first.
+    requests_per_second: int = 80
+    requests_burst: int = 80
 
     def __post_init__(self) -> None:
         for name in self.__slots__:
@@ -95,6 +100,12 @@ class GapPolicy:
     session: int = -1
     server: int = 0  # to ask next; the first one until it fails to answer
     holes: list[Hole] = field(default_factory=list)  # by number, never overlapping
+    answered_ns: int | None = None  # when a server last brought something
+    _bucket: TokenBucket = field(init=False)
+
+    def __post_init__(self) -> None:
+        burst = self.config.requests_burst
+        self._bucket = TokenBucket(self.config.requests_per_second, burst, burst, 0)
 
     def on_session(self, session: int) -> None:
         """Start afresh: the holes of another session are no concern any more."""
@@ -108,6 +119,8 @@ class GapPolicy:
         events: list[LineEvent] = []
         remaining: list[Hole] = []
         fill_index = _FillIndex(fills)
+        if any(fill.line is Line.RECOVERY for fill in fills):
+            self.answered_ns = now_ns
         for hole in self.holes:
             pieces = _overlaps(found, hole.first, hole.last)
             if pieces == [(hole.first, hole.last)]:
@@ -157,6 +170,8 @@ class GapPolicy:
                 break
             if now_ns < hole.request_at_ns:
                 continue
+            if not self._bucket.take(now_ns):
+                break
             last = min(hole.last, hole.first + allowed - 1)
             if hole.attempts > 0 and hole.server == self.server:
                 self.server = (self.server + 1) % self.server_count  # it did not answer
@@ -186,12 +201,17 @@ class GapPolicy:
         hole = self.holes[0]
         if now_ns < hole.deadline_ns or (self.server_count > 0 and not hole.is_asked):
             return None
+        if hole.attempts < ATTEMPTS_MIN and self._is_answering(now_ns):
+            return None  # it waited for its turn to be asked for again, while others were answered
         if doubtful is not None and hole.last >= doubtful:
             if hole.first >= doubtful:
                 return None
             self.holes[0] = replace(hole, first=doubtful)
             return replace(hole, last=doubtful - 1)
         return self.holes.pop(0)
+
+    def _is_answering(self, now_ns: int) -> bool:
+        return self.answered_ns is not None and now_ns - self.answered_ns < self.config.give_up_ns
 
     def next_due_ns(self) -> int | None:
         """Return when the next request or give-up is due, or None if there is no hole."""
