@@ -102,12 +102,17 @@ def _open(args: argparse.Namespace, session_date: "date | None") -> "tuple[Frame
     from feeds import formats
     from feeds.dayfile import Lengths
     from feeds.decode_sources import CaptureSource, DayFileSource, is_capture
+    from feeds.errors import ConfigError
 
     exchange = formats.load(args.format) if args.format is not None else None
     if is_capture(args.file):
         capture = CaptureSource(args.file, exchange, session_date)
         return capture, capture.exchange
     exchange = exchange if exchange is not None else formats.load(DAY_FILE_FORMAT)
+    if exchange.name != DAY_FILE_FORMAT:
+        raise ConfigError(
+            f"{args.file.name} is no capture (pcap or pcapng), and day files are of {DAY_FILE_FORMAT} only"
+        )
     return DayFileSource(args.file, exchange, session_date, Lengths(args.lengths)), exchange
 
 
@@ -132,7 +137,17 @@ def _show(source: "FrameSource", text: "FrameText", schemas: list[int], args: ar
         for line in text.json_lines(chosen) if args.json else text.lines(chosen):
             print(line)
         if left == 0:
-            break
+            return
+    _check_known(source, args.symbol)
+
+
+def _check_known(source: "FrameSource", symbols: list[str]) -> None:
+    """Raise if the whole file has no message that names one of these: most likely it is misspelt."""
+    from feeds.errors import SourceError
+
+    unknown = [symbol for symbol in symbols if source.decoder.instrument_of(symbol) is None]
+    if unknown and source.fault is None:
+        raise SourceError(f"no message names the symbol {', '.join(unknown)}")
 
 
 def _choose(

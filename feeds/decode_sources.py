@@ -167,6 +167,10 @@ class CaptureSource:
 
     @property
     def fault(self) -> SourceError | None:
+        line = self._receiver.counts(Line.A)
+        if self._fault is None and line.packets and sum(line.bad_packets.values()) == line.packets:
+            title = self.exchange.title
+            return SourceError(f"{self._path.name}: none of its {line.packets} packets is of {title}")
         return self._fault
 
     def close(self) -> None:

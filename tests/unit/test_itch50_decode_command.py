@@ -76,7 +76,7 @@ def test_symbols_types_and_a_limit_choose_frames(
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["1", "2", "3"]
     assert main(["decode", path, "--limit", "2"]) == 0
     assert len(capsys.readouterr().out.splitlines()) == 2
-    assert main(["decode", path, "--symbol", "NONE"]) == 0
+    assert main(["decode", path, "--symbol", "NONE"]) == 1  # a misspelt name is no empty answer
     assert capsys.readouterr().out == ""
 
 
@@ -254,3 +254,25 @@ def test_packets_of_no_known_protocol_are_refused(tmp_path: Path, capsys: pytest
     empty = write_capture(tmp_path / "empty.pcap", [])
     assert main(["decode", empty]) == 1
     assert "no UDP datagrams" in capsys.readouterr().err
+
+
+def test_a_symbol_that_no_message_names_is_told(
+    day_file: Callable[..., str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["decode", day_file(), "--symbol", "AAPL", "--symbol", "NOPE"]) == 1
+    told = capsys.readouterr()
+    assert "AAPL" in told.out
+    assert told.err.splitlines() == ["twintape decode: no message names the symbol NOPE"]
+
+
+def test_a_day_file_of_a_format_that_has_none_is_refused(
+    day_file: Callable[..., str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["decode", day_file(), "--format", "iex"]) == 1
+    assert "is no capture" in capsys.readouterr().err
+
+
+def test_a_capture_read_as_another_protocol_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write_capture(tmp_path / "lines.pcap", packets_of(MESSAGES))
+    assert main(["decode", path, "--format", "iex", "--summary"]) == 1
+    assert "none of its 6 packets is of IEX" in capsys.readouterr().err
