@@ -1,0 +1,202 @@
+"""A file in shared memory: made whole or not at all, and believed only after its header was checked.
+
+The first page says what the file is. Nothing in it changes once the file has its name:
+
+     0       8            16     24        28             32           40            48           56
+     | magic | byte order | kind | version | header bytes | file bytes | incarnation | created ns | crc | 0
+     64                                128                         192
+     | geometry: eight int64, by kind  | name, padded with NULs    | zeros, to HEADER_BYTES
+
+What follows, from `HEADER_BYTES` on, belongs to the kind: control words first, then data.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import secrets
+import stat
+import struct
+import time
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from middleware.shm.atomics import Words
+from middleware.shm.errors import LayoutError, NotFound, PermissionsError, ShmError
+from middleware.shm.names import NAME_BYTES_MAX, checked_name
+
+HEADER_BYTES = 4_096
+LINE_WORDS = 16  # 128 bytes: two cache lines, because cores fetch them in pairs
+FILE_BYTES_MAX = 1 << 40
+SCRATCH_PREFIX = ".new-"
+
+_MAGIC = b"TWINTAPE"
+_BYTE_ORDER = 0x0102030405060708
+_GEOMETRY_COUNT = 8
+_HEADER = struct.Struct("<8sQ8sIIQQqII8q64s")
+_CRC_OFFSET = 56
+_DRAWN_BYTES = 192
+assert _HEADER.size == _DRAWN_BYTES
+assert NAME_BYTES_MAX <= 64
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """What a kind of file promises: its name, its version, and what its geometry words are called."""
+
+    kind: str
+    version: int
+    geometry: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        assert len(self.kind.encode()) <= 8
+        assert len(self.geometry) <= _GEOMETRY_COUNT
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """What a checked header says. `incarnation` tells a file from another that had its name before."""
+
+    name: str
+    file_bytes: int
+    incarnation: int
+    created_ns: int
+    geometry: Mapping[str, int]
+
+
+class MappedFile:
+    """One open file: `words` is all of it, as int64. Unmapped when the last array over it is gone."""
+
+    __slots__ = ("header", "path", "words")
+
+    def __init__(self, path: Path, header: Header, words: Words) -> None:
+        self.path = path
+        self.header = header
+        self.words = words
+
+
+def create(
+    path: Path, layout: Layout, name: str, geometry: Mapping[str, int], body_bytes: int, mode: int
+) -> MappedFile:
+    """Make a file of zeros after its header, all its memory taken now, and give it its name last.
+
+    Memory that is taken later would be refused later, by a signal in the middle of a message.
+    """
+    checked_name(name)
+    file_bytes = HEADER_BYTES + body_bytes
+    if body_bytes < 0 or body_bytes % mmap.PAGESIZE or file_bytes > FILE_BYTES_MAX:
+        raise ShmError(f"{path}: size must be whole pages up to {FILE_BYTES_MAX} bytes, was {file_bytes}")
+    scratch = path.with_name(f"{SCRATCH_PREFIX}{os.getpid()}-{path.name}")
+    fd = os.open(scratch, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        os.posix_fallocate(fd, 0, file_bytes)
+        os.pwrite(fd, _packed(layout, name, geometry, file_bytes), 0)
+        os.fchmod(fd, mode)
+        os.link(scratch, path)  # unlike a rename, never over a file that is there already
+    except FileExistsError:
+        raise ShmError(f"{path} exists already: open it, or remove it first") from None
+    except OSError as error:
+        raise ShmError(f"cannot make {path} of {file_bytes} bytes: {error.strerror}") from error
+    finally:
+        os.close(fd)
+        scratch.unlink(missing_ok=True)
+    return open_file(path, layout, is_writable=True)
+
+
+def open_file(path: Path, layout: Layout, *, is_writable: bool) -> MappedFile:
+    """Check a file against its layout and map it; whatever does not match is a LayoutError that says what."""
+    access = os.O_RDWR if is_writable else os.O_RDONLY
+    try:
+        fd = os.open(path, access | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except FileNotFoundError:
+        raise NotFound(f"there is no {path}") from None
+    except PermissionError as error:
+        raise PermissionsError(f"cannot open {path}: {error.strerror}") from error
+    except OSError as error:
+        raise LayoutError(path, "file", error.strerror, "a regular file") from error
+    try:
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode):
+            raise LayoutError(path, "file", stat.filemode(status.st_mode), "a regular file")
+        header = _checked(path, os.pread(fd, HEADER_BYTES, 0), layout, status.st_size)
+        protection = mmap.PROT_READ | (mmap.PROT_WRITE if is_writable else 0)
+        flags = mmap.MAP_SHARED | mmap.MAP_POPULATE  # page faults now, not in the middle of a message
+        memory = mmap.mmap(fd, header.file_bytes, flags=flags, prot=protection)
+    finally:
+        os.close(fd)
+    return MappedFile(path, header, np.frombuffer(memory, dtype=np.int64))
+
+
+def read_header(path: Path, layout: Layout) -> Header:
+    """Check a file's header without mapping it."""
+    try:
+        with path.open("rb", buffering=0) as file:
+            return _checked(path, file.read(HEADER_BYTES), layout, os.fstat(file.fileno()).st_size)
+    except FileNotFoundError:
+        raise NotFound(f"there is no {path}") from None
+
+
+def remove_scratch(directory: Path) -> list[str]:
+    """Remove files that were being made by processes which died before naming them."""
+    removed = []
+    for path in directory.glob(f"{SCRATCH_PREFIX}*"):
+        maker = path.name.removeprefix(SCRATCH_PREFIX).partition("-")[0]
+        if maker.isdecimal() and Path(f"/proc/{maker}").exists():
+            continue  # still at it, or its number was given to another: then the next start removes it
+        with contextlib.suppress(FileNotFoundError):  # somebody else was faster
+            path.unlink()
+            removed.append(path.name)
+    return removed
+
+
+def _packed(layout: Layout, name: str, geometry: Mapping[str, int], file_bytes: int) -> bytes:
+    assert tuple(geometry) == layout.geometry, f"geometry must be {layout.geometry}, was {tuple(geometry)}"
+    figures = [*geometry.values(), *([0] * (_GEOMETRY_COUNT - len(geometry)))]
+    header = _HEADER.pack(
+        _MAGIC,
+        _BYTE_ORDER,
+        layout.kind.encode(),
+        layout.version,
+        HEADER_BYTES,
+        file_bytes,
+        secrets.randbits(63),
+        time.time_ns(),
+        0,
+        0,
+        *figures,
+        name.encode(),
+    )
+    whole = header.ljust(HEADER_BYTES, b"\0")
+    return whole[:_CRC_OFFSET] + struct.pack("<I", _crc(whole)) + whole[_CRC_OFFSET + 4 :]
+
+
+def _crc(header: bytes) -> int:
+    return zlib.crc32(header[:_CRC_OFFSET] + b"\0\0\0\0" + header[_CRC_OFFSET + 4 :])
+
+
+def _checked(path: Path, header: bytes, layout: Layout, found_bytes: int) -> Header:
+    """Return what the header says, or say the first thing about it that is not as expected."""
+
+    def insist(field: str, found: object, expected: object) -> None:
+        if found != expected:
+            raise LayoutError(path, field, found, expected)
+
+    if len(header) < HEADER_BYTES:
+        raise LayoutError(path, "file size", f"{found_bytes} bytes", f"at least {HEADER_BYTES} bytes")
+    fields = _HEADER.unpack_from(header)
+    magic, order, kind, version, header_bytes, file_bytes, incarnation, created_ns, crc = fields[:9]
+    insist("magic", magic, _MAGIC)
+    insist("byte order mark", f"{order:#018x}", f"{_BYTE_ORDER:#018x}")
+    insist("kind", kind.rstrip(b"\0").decode("ascii", "backslashreplace"), layout.kind)
+    insist("version", version, layout.version)
+    insist("header size", header_bytes, HEADER_BYTES)
+    insist("header checksum", f"{crc:#010x}", f"{_crc(header):#010x}")
+    insist("file size", f"{found_bytes} bytes", f"{file_bytes} bytes")
+    geometry = dict(zip(layout.geometry, fields[10:18], strict=False))
+    name = fields[18].rstrip(b"\0").decode("ascii", "backslashreplace")
+    return Header(name, file_bytes, incarnation, created_ns, geometry)
