@@ -11,6 +11,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import stat
 import struct
 import time
 import weakref
@@ -19,8 +20,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Self
 
-from middleware.shm.errors import InUse, LayoutError, NotFound, PermissionsError
-from middleware.shm.names import NAME_BYTES_MAX, checked_name
+from feeds.errors import ConfigError
+from middleware.shm.errors import InUse, LayoutError, NotFound, PermissionsError, ShmError
+from middleware.shm.names import checked_name
 
 SEAT_BYTES = 256
 SEATS_MAX = 1_024
@@ -51,19 +53,22 @@ class Identity:
     @classmethod
     def unpacked(cls, record: bytes) -> Self | None:
         """Return what a record says; None for one that says nothing, or nothing sensible."""
-        with suppress(ValueError, TypeError, KeyError):
+        with suppress(ValueError, TypeError, KeyError, OverflowError, ConfigError):
             fields = json.loads(record.rstrip(b"\0"))
-            name, pid, since_ns = str(fields["name"]), int(fields["pid"]), int(fields["since_ns"])
-            return cls(name[:NAME_BYTES_MAX], pid, since_ns)
+            return cls(checked_name(str(fields["name"])), int(fields["pid"]), int(fields["since_ns"]))
         return None
 
 
 class Seats:
     """A file of seats. Opening it takes none; `take` does, until `leave`, `close` or death."""
 
-    def __init__(self, path: Path, *, is_creator: bool = False) -> None:
-        """Open the file; as its creator, make it where it is missing. It is always the owner's alone."""
+    def __init__(self, path: Path, *, is_creator: bool = False, first_byte: int = 0) -> None:
+        """Open the file; as its creator, make it where it is missing, its owner's alone.
+
+        `first_byte` is where the records begin in a file that holds other things too.
+        """
         self.path = path
+        self._first_byte = first_byte
         flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | (os.O_CREAT if is_creator else 0)
         try:
             self._fd = os.open(path, flags, 0o600)
@@ -73,6 +78,11 @@ class Seats:
             raise PermissionsError(f"cannot open {path}: {error.strerror}") from error
         except OSError as error:
             raise LayoutError(path, "file", error.strerror, "a file of seats") from error
+        mode = os.fstat(self._fd).st_mode
+        if not stat.S_ISREG(mode):
+            self.forget()
+            raise LayoutError(path, "file", stat.filemode(mode), "a file of seats")
+        self._held: set[int] = set()
         _open_seats.add(self)
 
     def take(self, index: int, who: str, role: str) -> Identity:
@@ -82,8 +92,18 @@ class Seats:
             fcntl.fcntl(self._fd, fcntl.F_OFD_SETLK, _range(fcntl.F_WRLCK, index))
         except BlockingIOError:
             raise InUse(self.path.parent, role, self._told(index)) from None
-        os.pwrite(self._fd, identity.packed(), index * SEAT_BYTES)
+        if index in self._held:  # the kernel lets one opening lock its own bytes again
+            raise InUse(self.path.parent, role, self._told(index))
+        try:
+            os.pwrite(self._fd, identity.packed(), self._place(index))
+        except OSError as error:  # the file system is full: nobody may sit there without a name
+            self._unlock(index)
+            raise ShmError(f"cannot write to {self.path}: {error.strerror}") from error
+        self._held.add(index)
         return identity
+
+    def _place(self, index: int) -> int:
+        return self._first_byte + index * SEAT_BYTES
 
     def take_any(self, first: int, end: int, who: str, role: str) -> tuple[int, Identity]:
         """Sit down on the first free seat of a range; InUse if there is none."""
@@ -93,7 +113,13 @@ class Seats:
         raise InUse(self.path.parent, role, f"each of {end - first} others")
 
     def leave(self, index: int) -> None:
-        os.pwrite(self._fd, bytes(SEAT_BYTES), index * SEAT_BYTES)
+        """Get up; leaving a seat that is not ours is our own bug."""
+        assert index in self._held
+        os.pwrite(self._fd, bytes(SEAT_BYTES), self._place(index))
+        self._held.discard(index)
+        self._unlock(index)
+
+    def _unlock(self, index: int) -> None:
         fcntl.fcntl(self._fd, fcntl.F_OFD_SETLK, _range(fcntl.F_UNLCK, index))
 
     def is_taken(self, index: int) -> bool:
@@ -106,11 +132,18 @@ class Seats:
 
     def last_holder(self, index: int) -> Identity | None:
         """Return who sat there last, alive or not, unless it left."""
-        return Identity.unpacked(os.pread(self._fd, SEAT_BYTES, index * SEAT_BYTES))
+        return Identity.unpacked(os.pread(self._fd, SEAT_BYTES, self._place(index)))
 
     def _told(self, index: int) -> str:
         identity = self.last_holder(index)
         return str(identity) if identity is not None else "another process"
+
+    def is_at(self, path: Path) -> bool:
+        """Return whether the file that we have open is still the one at `path`."""
+        try:
+            return os.path.samestat(path.stat(follow_symlinks=False), os.fstat(self._fd))
+        except FileNotFoundError:
+            return False
 
     @property
     def is_open(self) -> bool:

@@ -155,6 +155,12 @@ def futex_wake(words: Words, index: int, count: int) -> int:
 
 
 @kernel
+def wake_all_kernel(words: Words, index: int) -> int:
+    """Wake everybody who sleeps on a word; return how many that were."""
+    return futex_wake(words, index, ALL_WAITERS)
+
+
+@kernel
 def exercise_kernel(words: Words) -> int:
     """Use every call once, so that the warm-up compiles them all."""
     give_way()
@@ -164,4 +170,6 @@ def exercise_kernel(words: Words) -> int:
 
 
 def warm_up() -> None:
-    exercise_kernel(np.zeros(8, dtype=np.int64))
+    words = np.zeros(8, dtype=np.int64)
+    exercise_kernel(words)
+    wake_all_kernel(words, 0)

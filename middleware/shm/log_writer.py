@@ -1,0 +1,269 @@
+"""The stream log's writer: one at a time, by name; whatever killed the one before, it continues there."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import time
+from collections import deque
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+
+from feeds import wire
+from feeds.compiled import i64
+from feeds.errors import ConfigError, FrameError
+from feeds.wire import FRAME_BYTES, FrameArray, WordArray, place
+from middleware.shm import mapping
+from middleware.shm.errors import LayoutError, NotFound, ShmError
+from middleware.shm.log_gates import GateChange, GateEvent, Gates, see_readers
+from middleware.shm.log_kernels import (
+    CLAIM_LIMIT,
+    ENDED,
+    LIVE,
+    NO_LIMIT,
+    STATE,
+    TAIL,
+    WRITER_WORDS,
+    numbered_kernel,
+    publish_kernel,
+    resume_kernel,
+    skip_kernel,
+)
+from middleware.shm.log_layout import (
+    LOG_FILE,
+    LOG_LAYOUT,
+    READER_SEAT_BYTE,
+    READERS_DIRECTORY,
+    SLOT_COUNT_DEFAULT,
+    WRITER_SEAT_FILE,
+    body_bytes,
+    check_sequence,
+    check_slot_count,
+    open_log,
+)
+from middleware.shm.mapping import MappedFile
+from middleware.shm.runtime import Runtime
+from middleware.shm.seats import Seats
+from middleware.shm.system_kernels import wake_all_kernel
+
+log = logging.getLogger(__name__)
+
+PATIENCE_NS_DEFAULT = 50_000_000
+PATIENCE_NS_MAX = 10_000_000_000
+SCAN_EVERY_NS = 10_000_000  # how long a reader waits at most until its gate is noticed
+GATE_NAP_S = 20e-6
+EVENTS_MAX = 1_000  # the newest are kept for a writer that does not ask for them
+FIRST_SEQ_DEFAULT = 1
+
+_SEQ = place("message_seq").word
+_LOUD = (GateChange.OVERRUN, GateChange.DIED, GateChange.BROKEN, GateChange.REFUSED)
+
+
+class LogWriter:
+    """Publishes frames whose message numbers follow one another. Not for use by several threads at once."""
+
+    def __init__(self, name: str, seats: Seats, mapped: MappedFile, *, patience_ns: int) -> None:
+        """Take over an open log; use `LogWriter.open`."""
+        self.name = name
+        self.slot_count = mapped.header.geometry["slot_count"]
+        self.incarnation = mapped.header.incarnation
+        self.words = mapped.words
+        self.state = np.zeros(WRITER_WORDS, dtype=np.int64)
+        self.state[CLAIM_LIMIT] = NO_LIMIT
+        self._path = mapped.path
+        self._seats = seats
+        readers = mapped.path.parent / READERS_DIRECTORY
+        self._gates = Gates(mapped.words, self.slot_count, readers, patience_ns)
+        self._events: deque[GateEvent] = deque(maxlen=EVENTS_MAX)
+        self._scan_at_ns = 0
+        resume_kernel(self.words)
+        self.words[STATE] = LIVE
+        self._gates.start()
+        _remove_dead_readers(readers)
+        self._scan(time.monotonic_ns())
+
+    @classmethod
+    def open(
+        cls,
+        runtime: Runtime,
+        name: str,
+        *,
+        who: str,
+        slot_count: int | None = None,
+        first_seq: int | None = None,
+        patience_ns: int = PATIENCE_NS_DEFAULT,
+    ) -> Self:
+        """Become the writer of log `name`, made if need be; InUse names the writer that it has already.
+
+        A log that exists is continued: `slot_count` must be its own if it is given, and `first_seq` its next
+        number or a later one, to which it then skips.
+        """
+        if slot_count is not None:
+            check_slot_count(slot_count)
+        if first_seq is not None:
+            check_sequence(first_seq)
+        if not 0 <= patience_ns <= PATIENCE_NS_MAX:
+            raise ConfigError(f"patience_ns must be 0 to {PATIENCE_NS_MAX}, was {patience_ns}")
+        directory = runtime.make_place("logs", name)
+        runtime.make_guest_directory(directory / READERS_DIRECTORY)
+        seats = Seats(directory / WRITER_SEAT_FILE, is_creator=True)
+        try:
+            seats.take(0, who, "writer")
+            try:
+                mapped = open_log(directory, is_writable=True)
+            except NotFound:
+                mapped = _create(runtime, name, slot_count or SLOT_COUNT_DEFAULT, first_seq)
+            found = mapped.header.geometry["slot_count"]
+            if slot_count is not None and slot_count != found:
+                raise ConfigError(
+                    f"log {name} has {found} slots, not {slot_count}: leave the number out, or remove the log"
+                )
+            writer = cls(name, seats, mapped, patience_ns=patience_ns)
+            if first_seq is not None:
+                writer.skip_to(first_seq)
+        except BaseException:
+            seats.close()
+            raise
+        return writer
+
+    @property
+    def next_seq(self) -> int:
+        """The number that the next frame must have."""
+        return int(self.words[TAIL])
+
+    def publish(self, frames: FrameArray | WordArray | Any) -> None:
+        """Make a batch visible to all readers. Its message numbers must follow `next_seq`, or none is."""
+        rows = wire.words(frames)
+        now_ns = time.monotonic_ns()
+        if now_ns >= self._scan_at_ns:
+            self._scan(now_ns)
+        next_seq = self.next_seq
+        numbered = numbered_kernel(rows, i64(next_seq))
+        if numbered < len(rows):
+            raise FrameError("message_seq", int(rows[numbered, _SEQ]), next_seq + numbered, numbered)
+        done = publish_kernel(self.words, self.state, rows, i64(0), i64(len(rows)))
+        while done < len(rows):
+            self._wait_for_gates()
+            done += publish_kernel(self.words, self.state, rows, i64(done), i64(len(rows)))
+
+    def publish_one(self, frame: FrameArray | WordArray | Any) -> None:
+        """Make a single frame visible: a batch of one."""
+        rows = wire.words(frame)
+        if len(rows) != 1:
+            raise ConfigError(f"publish_one takes one frame, was given {len(rows)}")
+        self.publish(rows)
+
+    def skip_to(self, next_seq: int) -> None:
+        """Go on with `next_seq`, giving up all numbers before it: readers are told that they missed them."""
+        check_sequence(next_seq)
+        if next_seq < self.next_seq:
+            raise ConfigError(
+                f"log {self.name} is at message {self.next_seq} and cannot go back to {next_seq}: "
+                "remove it to start over"
+            )
+        if next_seq > self.next_seq:
+            skip_kernel(self.words, i64(next_seq))
+            wake_all_kernel(self.words, i64(TAIL))
+
+    def service(self) -> list[GateEvent]:
+        """Look after the readers that want to be waited for; return what happened to gates since last time.
+
+        `publish` does the looking by itself, every few milliseconds; a writer that calls kernels should call
+        this as often.
+        """
+        now_ns = time.monotonic_ns()
+        if now_ns >= self._scan_at_ns:
+            self._scan(now_ns)
+        events = list(self._events)
+        self._events.clear()
+        return events
+
+    def end(self) -> None:
+        """Say that nothing more will come. A writer that opens the log again takes it back."""
+        self.words[STATE] = ENDED
+        wake_all_kernel(self.words, i64(TAIL))
+
+    def close(self) -> None:
+        """Give up the writer's seat. The log and what is in it stay."""
+        self._gates.close()
+        self._seats.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _scan(self, now_ns: int) -> None:
+        self._scan_at_ns = now_ns + SCAN_EVERY_NS
+        self._gates.scan(now_ns)
+        self.state[CLAIM_LIMIT] = self._gates.claim_limit()
+        self._note_events()
+
+    def _note_events(self) -> None:
+        for event in self._gates.take_events():
+            log.log(logging.WARNING if event.change in _LOUD else logging.INFO, "%s: %s", self.name, event)
+            self._events.append(event)
+
+    def _wait_for_gates(self) -> None:
+        """Wait until the slowest gate lets the next frame through, or has used up our patience."""
+        next_seq = self.next_seq
+        since_ns = time.monotonic_ns()
+        while True:
+            limit = self._gates.claim_limit()
+            self.state[CLAIM_LIMIT] = limit
+            if limit > next_seq:
+                return
+            time.sleep(GATE_NAP_S)
+            now_ns = time.monotonic_ns()
+            self._gates.on_waited(next_seq, now_ns - since_ns, now_ns)
+            since_ns = now_ns
+            self._note_events()
+
+
+def remove_log(runtime: Runtime, name: str) -> None:
+    """Remove a log that nobody writes. Readers that still have it open see that it has ended."""
+    directory = runtime.place("logs", name)
+    if not directory.is_dir():
+        raise NotFound(f"there is no log {name} in {runtime.path}")
+    seats = Seats(directory / WRITER_SEAT_FILE, is_creator=True)
+    try:
+        seats.take(0, "remover", "writer")
+        try:
+            open_log(directory, is_writable=True).words[STATE] = ENDED
+        except (NotFound, LayoutError) as error:
+            log.info("%s: no log whose readers could be told: %s", name, error)
+        shutil.rmtree(directory)
+    finally:
+        seats.close()
+
+
+def _create(runtime: Runtime, name: str, slot_count: int, first_seq: int | None) -> MappedFile:
+    """Make an empty log that begins at `first_seq`."""
+    path = runtime.place("logs", name) / LOG_FILE
+    geometry = {"slot_count": slot_count, "frame_bytes": FRAME_BYTES}
+    mapped = mapping.create(path, LOG_LAYOUT, name, geometry, body_bytes(slot_count), runtime.file_mode)
+    skip_kernel(mapped.words, i64(FIRST_SEQ_DEFAULT if first_seq is None else first_seq))
+    return mapped
+
+
+def _remove_dead_readers(directory: Path) -> None:
+    """Remove the files of readers that died without removing them."""
+    for reader in see_readers(directory):
+        if reader.is_alive:
+            continue
+        path = directory / reader.name
+        with suppress(ShmError, FileNotFoundError):  # it is back, or gone, or not ours
+            seats = Seats(path, first_byte=READER_SEAT_BYTE)
+            try:
+                seats.take(0, "remover", "reader")
+                if seats.is_at(path):
+                    path.unlink()
+            finally:
+                seats.close()
