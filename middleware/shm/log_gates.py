@@ -2,12 +2,12 @@
 
 A reader asks in its own file, which the writer only ever *reads*, with system calls: a file that is cut
 short, filled with nonsense or made to look like a device costs the writer nothing but that reader's gate. The
-writer answers in the log: which request of which reader it has granted.
+writer answers in the log: there is the key of every reader that it waits for.
 
 A gate is taken away when its reader dies, or when it has used up the writer's patience: `patience_ns` at
 once, and a tenth of the time in the long run. So a reader that is a little too slow all the time cannot make
-the feed as slow as itself. It is then a reader like any other, which can be lapped and is told so; it may ask
-again, and is waited for again once its debt is paid.
+the feed as slow as itself. It is then a reader like any other, which can be lapped and is told so, until it
+has caught up and its debt is paid.
 """
 
 from __future__ import annotations
@@ -26,9 +26,6 @@ from middleware.shm.atomics import Words
 from middleware.shm.log_kernels import (
     CLAIM,
     GATE_COUNT,
-    GATE_GRANTED,
-    GATE_KEY,
-    GATE_WORDS,
     GATES,
     NO_LIMIT,
     POSITION,
@@ -38,9 +35,10 @@ from middleware.shm.mapping import HEADER_BYTES
 from middleware.shm.seats import SEAT_BYTES, Identity, is_locked
 
 READERS_MAX = 1_024  # files looked at; more is somebody playing with the directory
+CAUGHT_UP_SHARE = 2  # who is within half a log of the newest frame has caught up
 REST_SHARE = 10  # what a reader made the writer wait is forgiven in ten times that time
 
-_ASKED = struct.Struct("<qqq")  # POSITION, GATE_REQUEST, READER_KEY
+_ASKED = struct.Struct("<qqq")  # POSITION, IS_GATING, READER_KEY
 _ASKED_BYTE = POSITION * 8
 
 
@@ -75,7 +73,6 @@ class Gate:
     fd: int
     index: int
     key: int
-    request: int
     position: int
     debt_ns: int = 0  # how long the writer has waited for it, less what was forgiven
     debt_at_ns: int = 0
@@ -97,12 +94,12 @@ class Gates:
     open_gates: list[Gate] = field(default_factory=list)
     events: list[GateEvent] = field(default_factory=list)
     _rest_until_ns: dict[str, int] = field(default_factory=dict)
-    _refused: set[tuple[str, int, int]] = field(default_factory=set)
+    _refused: set[int] = field(default_factory=set)
 
     def start(self) -> None:
         """Forget what the writer before us granted: its readers are looked at anew."""
         for index in range(GATE_COUNT):
-            self._grant(index, 0, 0)
+            self.words[GATES + index] = 0
 
     def scan(self, now_ns: int) -> None:
         """Look for readers that ask to be waited for, and for those that no longer do."""
@@ -120,8 +117,8 @@ class Gates:
             if asked is None:
                 self._take_away(gate, GateChange.BROKEN)
                 continue
-            position, request, key = asked  # SYNC gate-position: pairs with read_kernel
-            if key != gate.key or request != gate.request:
+            position, is_gating, key = asked  # SYNC gate-position: pairs with read_kernel
+            if key != gate.key or not is_gating:
                 self._take_away(gate, GateChange.LEFT)
             elif not is_locked(gate.fd):
                 self._take_away(gate, GateChange.DIED)
@@ -147,7 +144,7 @@ class Gates:
     def close(self) -> None:
         for gate in self.open_gates:
             os.close(gate.fd)
-            self._grant(gate.index, 0, 0)
+            self.words[GATES + gate.index] = 0
         self.open_gates.clear()
 
     def _reader_names(self) -> list[str]:
@@ -161,44 +158,34 @@ class Gates:
         if fd is None:
             return
         asked = _asked(fd)
-        if asked is None or asked[1] <= 0 or not is_locked(fd):
+        if asked is None or not asked[1] or not is_locked(fd):
             os.close(fd)
             return
-        position, request, key = asked
+        position, _, key = asked
         taken = {gate.index for gate in self.open_gates}
         index = next((index for index in range(GATE_COUNT) if index not in taken), None)
-        if position < int(self.words[CLAIM]) - self.slot_count:
-            os.close(fd)  # it has been lapped and will find out; then it is where we can wait for it
+        if position < int(self.words[CLAIM]) - self.slot_count // CAUGHT_UP_SHARE:
+            os.close(fd)  # waiting for who is far behind would begin at once, and not help
         elif index is None:
             os.close(fd)
-            if (reader, key, request) not in self._refused:  # said once
-                self._refused = {*self._refused, (reader, key, request)} if len(self._refused) < 99 else set()
+            if key not in self._refused:  # said once
+                self._refused = {*self._refused, key} if len(self._refused) < READERS_MAX else {key}
                 self.events.append(GateEvent(reader, GateChange.REFUSED, position))
         else:
-            self.open_gates.append(Gate(reader, fd, index, key, request, position))
-            self._grant(index, key, request)
+            self.open_gates.append(Gate(reader, fd, index, key, position))
+            self.words[GATES + index] = key
             self.events.append(GateEvent(reader, GateChange.OPENED, position))
 
     def _take_away(self, gate: Gate, change: GateChange, waited_ns: int = 0) -> None:
         self.open_gates.remove(gate)
         os.close(gate.fd)
-        # A negative number tells the reader which of its requests is over.
-        self._grant(gate.index, gate.key, -gate.request)
+        self.words[GATES + gate.index] = 0
         self.events.append(GateEvent(gate.reader, change, gate.position, waited_ns))
 
-    def _grant(self, index: int, key: int, request: int) -> None:
-        place = GATES + index * GATE_WORDS
-        self.words[place + GATE_KEY] = key
-        self.words[place + GATE_GRANTED] = request
 
-
-def granted(words: Words, key: int) -> int:
-    """Return which request of the reader with that key is granted; negative if it is over; 0 if none."""
-    for index in range(GATE_COUNT):
-        place = GATES + index * GATE_WORDS
-        if int(words[place + GATE_KEY]) == key:
-            return int(words[place + GATE_GRANTED])
-    return 0
+def is_waited_for(words: Words, key: int) -> bool:
+    """Return whether the log's writer waits for the reader with that key."""
+    return key in words[GATES : GATES + GATE_COUNT].tolist()
 
 
 def open_reader_file(path: Path) -> int | None:
@@ -214,14 +201,14 @@ def open_reader_file(path: Path) -> int | None:
 
 
 def _asked(fd: int) -> tuple[int, int, int] | None:
-    """Return (position, request, key) of a reader's file; None if it is cut short or says nonsense."""
+    """Return (position, whether to wait for it, key) of a reader's file; None if that is nonsense."""
     content = os.pread(fd, _ASKED.size, _ASKED_BYTE)
     if len(content) < _ASKED.size:
         return None
-    position, request, key = _ASKED.unpack(content)
-    if not 0 <= position <= SEQUENCE_MAX or request < 0:
+    position, is_gating, key = _ASKED.unpack(content)
+    if not 0 <= position <= SEQUENCE_MAX or is_gating not in (0, 1) or key == 0:
         return None
-    return position, request, key
+    return position, is_gating, key
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,7 +219,7 @@ class ReaderSight:
     identity: Identity | None
     is_alive: bool
     position: int
-    is_asking_for_gate: bool
+    is_gating: bool  # asks to be waited for; whether it is: `is_waited_for`
     key: int
 
 
@@ -249,7 +236,7 @@ def see_readers(directory: Path) -> Iterator[ReaderSight]:
             asked = _asked(fd)
             if asked is not None and os.fstat(fd).st_size == HEADER_BYTES + READER_BODY_BYTES:
                 identity = Identity.unpacked(os.pread(fd, SEAT_BYTES, READER_SEAT_BYTE))
-                position, request, key = asked
-                yield ReaderSight(path.name, identity, is_locked(fd), position, request > 0, key)
+                position, is_gating, key = asked
+                yield ReaderSight(path.name, identity, is_locked(fd), position, bool(is_gating), key)
         finally:
             os.close(fd)

@@ -7,7 +7,7 @@ A log file, in words of 8 bytes after its header page. The writer alone writes i
      529     BEGIN           lowest number since the log was made, or since its numbers last jumped
      530     STATE           LIVE, or ENDED
      544     PUBLISHED_AT    the monotonic clock after the last publication, and after the one before
-     560     gates           for each reader that is waited for: its key, and which request of it was granted
+     560     gates           the keys of the readers that the writer waits for
      1024    slots           frame n is in slot n mod slot_count, FRAME_WORDS each
 
 Two pairs of accesses carry everything:
@@ -59,12 +59,10 @@ STATE = CLAIM + 2
 PUBLISHED_AT = CONTROL_WORD + 2 * LINE_WORDS
 PUBLISHED_BEFORE = PUBLISHED_AT + 1
 GATES = CONTROL_WORD + 3 * LINE_WORDS
-GATE_COUNT = 32
-GATE_WORDS = 4
-GATE_KEY, GATE_GRANTED = 0, 1  # words of one gate
+GATE_COUNT = 32  # one word each; 0: free
 CONTROL_BYTES = 4_096
 SLOTS = CONTROL_WORD + CONTROL_BYTES // 8
-assert GATES + GATE_COUNT * GATE_WORDS <= SLOTS
+assert GATES + GATE_COUNT <= SLOTS
 
 LIVE, ENDED = 0, 1  # values of STATE
 
@@ -73,8 +71,8 @@ RESUME_SHARE = 16  # a lapped reader goes on slot_count / 16 above the oldest fr
 
 # A reader's file, after its header page: the reader alone writes it, the log's writer looks at it.
 POSITION = CONTROL_WORD  # the first number that the reader still needs
-GATE_REQUEST = CONTROL_WORD + 1  # which request to be waited for this is, counted from 1; 0: none
-READER_KEY = CONTROL_WORD + 2  # chosen anew each time the reader starts
+IS_GATING = CONTROL_WORD + 1  # 1: the reader asks to be waited for
+READER_KEY = CONTROL_WORD + 2  # a random number, chosen anew each time the reader starts
 
 # A writer's state, private to its process.
 CLAIM_LIMIT = 0  # CLAIM must not pass it: the slowest gate's position + slot_count

@@ -111,9 +111,9 @@ def check_cursors(path: Path, words: Words, slot_count: int) -> None:
         raise LayoutError(path, "claimed message number", claim, f"{tail} or above")
     if int(words[STATE]) not in (0, 1):
         raise LayoutError(path, "state", int(words[STATE]), "0 (live) or 1 (ended)")
-    tail_now = int(words[TAIL])
-    if claim > max(tail_now, begin) + margin:
-        raise LayoutError(path, "claimed message number", claim, f"at most {max(tail_now, begin) + margin}")
+    highest = max(int(words[TAIL]), int(words[BEGIN])) + margin  # again: the writer may have moved them
+    if claim > highest:
+        raise LayoutError(path, "claimed message number", claim, f"at most {highest}")
     newest = tail - 1
     if newest >= max(begin, int(words[CLAIM]) - slot_count):
         found = int(words[SLOTS + (newest & (slot_count - 1)) * FRAME_WORDS + _SEQ])

@@ -19,14 +19,14 @@ from feeds.wire import FRAME_WORDS, FrameArray, place
 from middleware.shm import mapping
 from middleware.shm.errors import InUse, LayoutError, NotFound, ShmError
 from middleware.shm.handlers import CompiledHandler
-from middleware.shm.log_gates import granted
+from middleware.shm.log_gates import is_waited_for
 from middleware.shm.log_kernels import (
     BEGIN,
     CLAIM,
     DAMAGED,
     DAMAGED_AT,
     ENDED,
-    GATE_REQUEST,
+    IS_GATING,
     LAPPED,
     MISSED_COUNT,
     MISSED_END,
@@ -67,7 +67,6 @@ BATCH_FRAMES_MAX = 1 << 20
 CHUNK_FRAMES = 128  # a compiled handler gets 12 kB at a time, which stay in the first-level cache
 MISSED_RANGES_MAX = 10_000
 LAPS_PER_READ = 8
-GATE_LOOK_EVERY_NS = 10_000_000
 WAIT_SLICE_NS = 100_000_000
 OPEN_TRIES = 20
 
@@ -102,7 +101,6 @@ class LogReader:
         self._frames = wire.words(wire.empty(batch_frames))
         self._chunk = self._frames[:CHUNK_FRAMES]
         self._missed: list[Missed] = []
-        self._gate_look_at_ns = 0
 
     @classmethod
     def open(
@@ -150,7 +148,7 @@ class LogReader:
         self.state[NEXT] = next_seq
         self.own[POSITION] = next_seq
         self.own[READER_KEY] = secrets.randbits(62) | 1
-        self.own[GATE_REQUEST] = int(is_gating)
+        self.own[IS_GATING] = int(is_gating)
 
     # --- where it is ---
 
@@ -283,7 +281,6 @@ class LogReader:
             left_ns = deadline_ns - time.monotonic_ns()
             if left_ns <= 0 or int(self.words[STATE]) == ENDED:
                 return self.tail_seq > self.next_seq
-            self._look_after_gate()
             wait(self.words, TAIL, tail, self._plan, min(left_ns, WAIT_SLICE_NS))
 
     # --- gating ---
@@ -291,13 +288,12 @@ class LogReader:
     @property
     def is_gating(self) -> bool:
         """Whether this reader asks to be waited for."""
-        return int(self.own[GATE_REQUEST]) > 0
+        return bool(self.own[IS_GATING])
 
     @property
     def is_gated(self) -> bool:
         """Whether the writer waits for this reader now."""
-        request = int(self.own[GATE_REQUEST])
-        return request > 0 and granted(self.words, int(self.own[READER_KEY])) == request
+        return is_waited_for(self.words, int(self.own[READER_KEY]))
 
     def await_gate(self, timeout_ns: int) -> bool:
         """Wait until the writer waits for this reader; return whether it does."""
@@ -306,20 +302,12 @@ class LogReader:
             time.sleep(0.001)
         return self.is_gated
 
-    def _look_after_gate(self) -> None:
-        """Ask again for a gate that was taken away, once we are no longer far behind."""
-        if not self.is_gating or time.monotonic_ns() < self._gate_look_at_ns:
-            return
-        self._gate_look_at_ns = time.monotonic_ns() + GATE_LOOK_EVERY_NS
-        request = int(self.own[GATE_REQUEST])
-        if granted(self.words, int(self.own[READER_KEY])) == -request and self.lag < self.slot_count // 2:
-            self.own[GATE_REQUEST] = request + 1
-
     # --- the end ---
 
     def close(self) -> None:
-        """Leave the log. Arrays that `view` gave stay readable as long as somebody holds them."""
+        """Leave the log. Arrays that `read` and `view` gave stay readable as long as somebody holds them."""
         if self._seats.is_open:
+            self.own[IS_GATING] = 0
             self._own_path.unlink(missing_ok=True)
             self._seats.close()
 
@@ -334,6 +322,8 @@ class LogReader:
     # --- inside ---
 
     def _limit(self, limit: int | None) -> int:
+        if not self._seats.is_open:  # closed, or left behind in the parent by a fork
+            raise ShmError(f"log {self.name} is not open for reading in this process")
         if limit is None:
             return len(self._frames)
         if limit < 1:
@@ -346,7 +336,6 @@ class LogReader:
             slot = sequence & (self.slot_count - 1)
             found = int(self.words[SLOTS + slot * FRAME_WORDS + _SEQ])
             raise LayoutError(self._path, f"number of the frame in slot {slot}", found, sequence)
-        self._look_after_gate()
 
     def _note_missed(self) -> Missed:
         missed = Missed(int(self.state[MISSED_FIRST]), int(self.state[MISSED_END]) - 1)

@@ -137,6 +137,8 @@ class LogWriter:
 
     def publish(self, frames: FrameArray | WordArray | Any) -> None:
         """Make a batch visible to all readers. Its message numbers must follow `next_seq`, or none is."""
+        if not self._seats.is_open:  # closed, or left behind in the parent by a fork
+            raise ShmError(f"log {self.name} is not open for writing in this process")
         rows = wire.words(frames)
         now_ns = time.monotonic_ns()
         if now_ns >= self._scan_at_ns:
@@ -189,8 +191,9 @@ class LogWriter:
 
     def close(self) -> None:
         """Give up the writer's seat. The log and what is in it stay."""
-        self._gates.close()
-        self._seats.close()
+        if self._seats.is_open:
+            self._gates.close()
+            self._seats.close()
 
     def __enter__(self) -> Self:
         return self
