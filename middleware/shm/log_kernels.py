@@ -235,8 +235,12 @@ def copy_out(words: Words, state: Words, frames: WordArray, limit: int) -> int:
 
 @inlined_kernel
 def _give_up(words: Words, state: Words, oldest: int, tail: int) -> int:
-    """Move NEXT to where reading can go on: well above the oldest frame, but not above the newest."""
-    resume = max(oldest, min(oldest + slots_of(words) // RESUME_SHARE, tail))
+    """Move NEXT to where reading can go on: well above what is overwritten next, but not above the newest.
+
+    After a jump of the numbers nothing is about to be overwritten, and reading goes on right behind the jump.
+    """
+    overwritten_end = load_relaxed(words, CLAIM) - slots_of(words)
+    resume = max(oldest, overwritten_end, min(overwritten_end + slots_of(words) // RESUME_SHARE, tail))
     state[MISSED_FIRST] = state[NEXT]
     state[MISSED_END] = resume
     state[MISSED_COUNT] += resume - state[NEXT]

@@ -8,10 +8,9 @@ from pathlib import Path
 
 from feeds.errors import ConfigError
 from feeds.wire import FRAME_BYTES, FRAME_WORDS, place
-from middleware.shm.atomics import Words
 from middleware.shm.errors import LayoutError, ShmError
 from middleware.shm.log_kernels import BEGIN, CLAIM, CONTROL_BYTES, MARGIN_SHARE, SLOTS, STATE, TAIL
-from middleware.shm.mapping import HEADER_BYTES, Layout, MappedFile, open_file
+from middleware.shm.mapping import HEADER_BYTES, Header, Layout, MappedFile, ReadableWords, open_file
 
 LOG_FILE = "log"
 WRITER_SEAT_FILE = "writer"
@@ -81,7 +80,13 @@ def body_bytes(slot_count: int) -> int:
 def open_log(place_of_log: Path, *, is_writable: bool) -> MappedFile:
     """Map a log and insist that all of it makes sense: sizes, cursors, and the newest frame's number."""
     log = open_file(place_of_log / LOG_FILE, LOG_LAYOUT, is_writable=is_writable)
-    path, geometry = log.path, log.header.geometry
+    check_cursors(log.path, log.words, check_sizes(log.path, log.header))
+    return log
+
+
+def check_sizes(path: Path, header: Header) -> int:
+    """Return a log's number of slots, which its header and its size must agree on."""
+    geometry = header.geometry
     slot_count = geometry["slot_count"]
     if geometry["frame_bytes"] != FRAME_BYTES:
         raise LayoutError(path, "frame_bytes", geometry["frame_bytes"], FRAME_BYTES)
@@ -90,13 +95,12 @@ def open_log(place_of_log: Path, *, is_writable: bool) -> MappedFile:
     except ConfigError as error:
         raise LayoutError(path, "slot_count", slot_count, str(error)) from None
     expected_bytes = HEADER_BYTES + body_bytes(slot_count)
-    if log.header.file_bytes != expected_bytes:
-        raise LayoutError(path, "file size", log.header.file_bytes, f"{expected_bytes} for its slots")
-    check_cursors(path, log.words, slot_count)
-    return log
+    if header.file_bytes != expected_bytes:
+        raise LayoutError(path, "file size", header.file_bytes, f"{expected_bytes} for its slots")
+    return slot_count
 
 
-def check_cursors(path: Path, words: Words, slot_count: int) -> None:
+def check_cursors(path: Path, words: ReadableWords, slot_count: int) -> None:
     """Insist that a log's cursors can be those of a log that a writer left at any moment, or is writing."""
     # In this order: a writer that is at work moves TAIL between two looks, and never backwards.
     begin, tail, claim = int(words[BEGIN]), int(words[TAIL]), int(words[CLAIM])

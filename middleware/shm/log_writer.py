@@ -21,6 +21,8 @@ from middleware.shm import mapping
 from middleware.shm.errors import LayoutError, NotFound, ShmError
 from middleware.shm.log_gates import GateChange, GateEvent, Gates, see_readers
 from middleware.shm.log_kernels import (
+    BEGIN,
+    CLAIM,
     CLAIM_LIMIT,
     ENDED,
     LIVE,
@@ -251,9 +253,11 @@ def _create(runtime: Runtime, name: str, slot_count: int, first_seq: int | None)
     """Make an empty log that begins at `first_seq`."""
     path = runtime.place("logs", name) / LOG_FILE
     geometry = {"slot_count": slot_count, "frame_bytes": FRAME_BYTES}
-    mapped = mapping.create(path, LOG_LAYOUT, name, geometry, body_bytes(slot_count), runtime.file_mode)
-    skip_kernel(mapped.words, i64(FIRST_SEQ_DEFAULT if first_seq is None else first_seq))
-    return mapped
+    first = FIRST_SEQ_DEFAULT if first_seq is None else first_seq
+    cursors = {BEGIN: first, CLAIM: first, TAIL: first}
+    return mapping.create(
+        path, LOG_LAYOUT, name, geometry, body_bytes(slot_count), runtime.file_mode, words=cursors
+    )
 
 
 def _remove_dead_readers(directory: Path) -> None:

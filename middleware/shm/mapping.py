@@ -13,6 +13,7 @@ What follows, from `HEADER_BYTES` on, belongs to the kind: control words first, 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import mmap
 import os
 import secrets
@@ -23,6 +24,7 @@ import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol, SupportsInt
 
 import numpy as np
 
@@ -69,6 +71,12 @@ class Header:
     geometry: Mapping[str, int]
 
 
+class ReadableWords(Protocol):
+    """Words of a file by index: those of a mapping, or of a file that is looked at with system calls."""
+
+    def __getitem__(self, index: int, /) -> SupportsInt: ...
+
+
 class MappedFile:
     """One open file: `words` is all of it, as int64. Unmapped when the last array over it is gone."""
 
@@ -81,21 +89,30 @@ class MappedFile:
 
 
 def create(
-    path: Path, layout: Layout, name: str, geometry: Mapping[str, int], body_bytes: int, mode: int
+    path: Path,
+    layout: Layout,
+    name: str,
+    geometry: Mapping[str, int],
+    body_bytes: int,
+    mode: int,
+    words: Mapping[int, int] | None = None,
 ) -> MappedFile:
     """Make a file of zeros after its header, all its memory taken now, and give it its name last.
 
-    Memory that is taken later would be refused later, by a signal in the middle of a message.
+    `words`, by index, are those that must not be zero even for who finds the file of a maker that died at
+    once. Memory that is taken later would be refused later, by a signal in the middle of a message.
     """
     checked_name(name)
     file_bytes = HEADER_BYTES + body_bytes
     if body_bytes < 0 or body_bytes % mmap.PAGESIZE or file_bytes > FILE_BYTES_MAX:
         raise ShmError(f"{path}: size must be whole pages up to {FILE_BYTES_MAX} bytes, was {file_bytes}")
-    scratch = path.with_name(f"{SCRATCH_PREFIX}{os.getpid()}-{path.name}")
-    fd = os.open(scratch, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    fd, scratch = _open_scratch(path)
     try:
         os.posix_fallocate(fd, 0, file_bytes)
         os.pwrite(fd, _packed(layout, name, geometry, file_bytes), 0)
+        for index, value in (words or {}).items():
+            assert HEADER_BYTES <= 8 * index < file_bytes
+            os.pwrite(fd, struct.pack("<q", value), 8 * index)
         os.fchmod(fd, mode)
         os.link(scratch, path)  # unlike a rename, never over a file that is there already
     except FileExistsError:
@@ -103,14 +120,53 @@ def create(
     except OSError as error:
         raise ShmError(f"cannot make {path} of {file_bytes} bytes: {error.strerror}") from error
     finally:
-        os.close(fd)
         scratch.unlink(missing_ok=True)
+        os.close(fd)
     return open_file(path, layout, is_writable=True)
+
+
+def _open_scratch(path: Path) -> tuple[int, Path]:
+    """Return a new file beside `path`, locked for as long as it is being made.
+
+    The lock tells `remove_scratch` that its maker lives; a process number would not, since in a container
+    the next start has the same one.
+    """
+    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
+    while True:
+        scratch = path.with_name(f"{SCRATCH_PREFIX}{secrets.token_hex(8)}")
+        try:
+            fd = os.open(scratch, flags, 0o600)
+        except OSError as error:
+            raise ShmError(f"cannot make {path}: {error.strerror}") from error
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        if os.fstat(fd).st_nlink:
+            return fd, scratch
+        os.close(fd)  # removed as a dead one's, between its making and its lock
 
 
 def open_file(path: Path, layout: Layout, *, is_writable: bool) -> MappedFile:
     """Check a file against its layout and map it; whatever does not match is a LayoutError that says what."""
-    access = os.O_RDWR if is_writable else os.O_RDONLY
+    fd, header = open_checked(path, layout, os.O_RDWR if is_writable else os.O_RDONLY)
+    try:
+        protection = mmap.PROT_READ | (mmap.PROT_WRITE if is_writable else 0)
+        flags = mmap.MAP_SHARED | mmap.MAP_POPULATE  # page faults now, not in the middle of a message
+        memory = mmap.mmap(fd, header.file_bytes, flags=flags, prot=protection)
+    except OSError as error:
+        raise ShmError(f"cannot map {path} of {header.file_bytes} bytes: {error.strerror}") from error
+    finally:
+        os.close(fd)
+    return MappedFile(path, header, np.frombuffer(memory, dtype=np.int64))
+
+
+def read_header(path: Path, layout: Layout) -> Header:
+    """Check a file's header without mapping it."""
+    fd, header = open_checked(path, layout, os.O_RDONLY)
+    os.close(fd)
+    return header
+
+
+def open_checked(path: Path, layout: Layout, access: int) -> tuple[int, Header]:
+    """Return a file, open, and its header, which is as it must be. A FIFO in its place is not waited for."""
     try:
         fd = os.open(path, access | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except FileNotFoundError:
@@ -123,34 +179,29 @@ def open_file(path: Path, layout: Layout, *, is_writable: bool) -> MappedFile:
         status = os.fstat(fd)
         if not stat.S_ISREG(status.st_mode):
             raise LayoutError(path, "file", stat.filemode(status.st_mode), "a regular file")
-        header = _checked(path, os.pread(fd, HEADER_BYTES, 0), layout, status.st_size)
-        protection = mmap.PROT_READ | (mmap.PROT_WRITE if is_writable else 0)
-        flags = mmap.MAP_SHARED | mmap.MAP_POPULATE  # page faults now, not in the middle of a message
-        memory = mmap.mmap(fd, header.file_bytes, flags=flags, prot=protection)
-    finally:
+        return fd, _checked(path, os.pread(fd, HEADER_BYTES, 0), layout, status.st_size)
+    except BaseException:
         os.close(fd)
-    return MappedFile(path, header, np.frombuffer(memory, dtype=np.int64))
-
-
-def read_header(path: Path, layout: Layout) -> Header:
-    """Check a file's header without mapping it."""
-    try:
-        with path.open("rb", buffering=0) as file:
-            return _checked(path, file.read(HEADER_BYTES), layout, os.fstat(file.fileno()).st_size)
-    except FileNotFoundError:
-        raise NotFound(f"there is no {path}") from None
+        raise
 
 
 def remove_scratch(directory: Path) -> list[str]:
-    """Remove files that were being made by processes which died before naming them."""
+    """Remove files that were being made by processes which died before naming them; return their names."""
     removed = []
     for path in directory.glob(f"{SCRATCH_PREFIX}*"):
-        maker = path.name.removeprefix(SCRATCH_PREFIX).partition("-")[0]
-        if maker.isdecimal() and Path(f"/proc/{maker}").exists():
-            continue  # still at it, or its number was given to another: then the next start removes it
-        with contextlib.suppress(FileNotFoundError):  # somebody else was faster
-            path.unlink()
-            removed.append(path.name)
+        # Somebody else was faster; or it is another user's, in a directory for guests, and stays theirs.
+        with contextlib.suppress(FileNotFoundError, PermissionError):
+            if not stat.S_ISREG(path.lstat().st_mode):
+                continue  # we did not make it
+            fd = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                path.unlink()
+                removed.append(path.name)
+            except BlockingIOError:
+                continue  # still at it
+            finally:
+                os.close(fd)
     return removed
 
 
@@ -197,6 +248,9 @@ def _checked(path: Path, header: bytes, layout: Layout, found_bytes: int) -> Hea
     insist("header size", header_bytes, HEADER_BYTES)
     insist("header checksum", f"{crc:#010x}", f"{_crc(header):#010x}")
     insist("file size", f"{found_bytes} bytes", f"{file_bytes} bytes")
+    if file_bytes % mmap.PAGESIZE or not HEADER_BYTES <= file_bytes <= FILE_BYTES_MAX:
+        allowed = f"whole pages from {HEADER_BYTES} to {FILE_BYTES_MAX} bytes"
+        raise LayoutError(path, "file size", f"{file_bytes} bytes", allowed)
     geometry = dict(zip(layout.geometry, fields[10:18], strict=False))
     name = fields[18].rstrip(b"\0").decode("ascii", "backslashreplace")
     return Header(name, file_bytes, incarnation, created_ns, geometry)

@@ -53,6 +53,8 @@ class Identity:
     @classmethod
     def unpacked(cls, record: bytes) -> Self | None:
         """Return what a record says; None for one that says nothing, or nothing sensible."""
+        if not record.strip(b"\0"):
+            return None
         with suppress(ValueError, TypeError, KeyError, OverflowError, ConfigError):
             fields = json.loads(record.rstrip(b"\0"))
             return cls(checked_name(str(fields["name"])), int(fields["pid"]), int(fields["since_ns"]))
@@ -78,6 +80,8 @@ class Seats:
             raise PermissionsError(f"cannot open {path}: {error.strerror}") from error
         except OSError as error:
             raise LayoutError(path, "file", error.strerror, "a file of seats") from error
+        # Who drops this object without closing it holds nothing on: nobody could free those seats again.
+        self._close_fd = weakref.finalize(self, os.close, self._fd)
         mode = os.fstat(self._fd).st_mode
         if not stat.S_ISREG(mode):
             self.forget()
@@ -152,16 +156,52 @@ class Seats:
     def close(self) -> None:
         """Give up every seat taken through this object."""
         if self.is_open:
+            for index in self._held:  # a name that stays behind is that of somebody who died
+                os.pwrite(self._fd, bytes(SEAT_BYTES), self._place(index))
             # A child that is being forked right now shares the locks until it has let go of them: unlock
             # first, so that the seats are free when this returns.
             everything = _FLOCK.pack(fcntl.F_UNLCK, os.SEEK_SET, 0, 0, 0)
             fcntl.fcntl(self._fd, fcntl.F_OFD_SETLK, everything)
+            self._held.clear()
             self.forget()
 
     def forget(self) -> None:
         """Close our copy of the file and leave the seats to the process that we were forked from."""
-        os.close(self._fd)
+        self._close_fd()
         self._fd = -1
+
+
+@dataclass(frozen=True, slots=True)
+class SeatSight:
+    """A seat as an onlooker sees it: who its record names, and whether somebody sits there now.
+
+    A name without somebody is that of a process that died; who leaves takes its name along.
+    """
+
+    identity: Identity | None
+    is_taken: bool
+
+
+def see_seats(path: Path, count: int, first: int = 0) -> list[SeatSight]:
+    """Look at `count` seats from `first` on, of a file that we may not be allowed to write; take none."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except FileNotFoundError:
+        raise NotFound(f"there is no {path}") from None
+    except PermissionError as error:
+        raise PermissionsError(f"cannot open {path}: {error.strerror}") from error
+    except OSError as error:
+        raise LayoutError(path, "file", error.strerror, "a file of seats") from error
+    try:
+        mode = os.fstat(fd).st_mode
+        if not stat.S_ISREG(mode):
+            raise LayoutError(path, "file", stat.filemode(mode), "a file of seats")
+        return [
+            SeatSight(Identity.unpacked(os.pread(fd, SEAT_BYTES, index * SEAT_BYTES)), is_locked(fd, index))
+            for index in range(first, first + count)
+        ]
+    finally:
+        os.close(fd)
 
 
 def is_locked(fd: int, index: int = 0) -> bool:

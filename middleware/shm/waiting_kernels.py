@@ -61,10 +61,11 @@ LINGER_NS = 50_000  # about what it costs to go to sleep, be woken and get a cor
 SILENCE_NS = LINGER_NS // 2  # a writer may save the wake-up call only within this of its previous store
 SLICE_NS = 100_000_000
 SLEEP_NS_MIN = LINGER_NS  # timers of the operating system are this inexact anyway
+STAY_WAITS = 1_000  # a yield that was answered late is not tried again for so many waits
 FOREVER_NS = (1 << 63) - 1
 
 # A plan: what `Waiting` says, as words for kernels, and what became of it. Its owner's alone, not shared.
-PLAN_STRATEGY, PLAN_SPIN_NS, PLAN_SLEEP_NS_MAX, PLAN_SLEEPS, PLAN_LATE = range(5)
+PLAN_STRATEGY, PLAN_SPIN_NS, PLAN_SLEEP_NS_MAX, PLAN_STAY, PLAN_SLEEPS, PLAN_LATE = range(6)
 PLAN_WORDS = 8
 SPIN, YIELD, BACK_OFF, BLOCK = range(4)
 
@@ -76,9 +77,20 @@ def linger(words: Words, index: int, seen: int, plan: Words, since_ns: int, pati
     """Stay awake until the word is not `seen` or `patience_ns` have passed since `since_ns`; return the word.
 
     Spins first, because an answer often comes within a microsecond; then offers its core to others between
-    any two looks, because on few cores the writer may be waiting for this very one.
+    any two looks, because on few cores the writer, or another reader, may be waiting for this very one.
+
+    Others who wait return it within microseconds. Somebody who computes keeps it for milliseconds: two cores
+    with two such neighbours, a message every 200 us, and a waiter that yields got it 100 to 3,400 us late at
+    the median, one that spins and then sleeps 4 to 13 us, because who was asleep is preferred. So after a
+    yield that took too long, the next `STAY_WAITS` waits spin for as long as they stay awake.
     """
-    spin_ns = patience_ns if plan[PLAN_STRATEGY] == SPIN else min(plan[PLAN_SPIN_NS], patience_ns)
+    strategy = plan[PLAN_STRATEGY]
+    spin_ns = min(plan[PLAN_SPIN_NS], patience_ns)
+    if strategy == SPIN:
+        spin_ns = patience_ns
+    elif strategy != YIELD and plan[PLAN_STAY] > 0:
+        spin_ns = patience_ns
+        plan[PLAN_STAY] -= 1
     elapsed_ns = now_ns() - since_ns
     while elapsed_ns < spin_ns:
         for _ in range(_LOOKS_PER_CLOCK):
@@ -92,7 +104,10 @@ def linger(words: Words, index: int, seen: int, plan: Words, since_ns: int, pati
         if value != seen:
             return value
         give_way()
-        elapsed_ns = now_ns() - since_ns
+        yielded_ns = now_ns() - since_ns - elapsed_ns
+        elapsed_ns += yielded_ns
+        if yielded_ns > LINGER_NS:
+            plan[PLAN_STAY] = STAY_WAITS
     return load_acquire(words, index)
 
 
