@@ -115,6 +115,7 @@ class LogWriter:
         seats = Seats(directory / WRITER_SEAT_FILE, is_creator=True)
         try:
             seats.take(0, who, "writer")
+            seats.insist_current()
             try:
                 mapped = open_log(directory, is_writable=True)
             except NotFound:

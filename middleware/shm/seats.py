@@ -142,6 +142,15 @@ class Seats:
         identity = self.last_holder(index)
         return str(identity) if identity is not None else "another process"
 
+    def insist_current(self) -> None:
+        """Make sure that the file we have open is the one of that name still.
+
+        Somebody may have removed it between our opening it and our taking a seat: then we would sit where
+        nobody else looks.
+        """
+        if not self.is_at(self.path):
+            raise NotFound(f"{self.path} was removed while it was being opened")
+
     def is_at(self, path: Path) -> bool:
         """Return whether the file that we have open is still the one at `path`."""
         try:
