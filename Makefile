@@ -9,7 +9,7 @@ CODE := twintape feeds middleware adapters stream_admin replay spark perf script
 
 # Two workers at most by default: many tests start processes and sockets of their own.
 JOBS ?= 2
-BENCH ?= decode lines
+BENCH ?= decode lines shm shm-scale
 SEED ?=
 SEEDS ?= 10
 ARGS ?=
@@ -28,12 +28,12 @@ demo: setup ## Watch an exchange, two lossy lines and one perfect stream (ARGS=.
 
 .PHONY: test
 test: lint ## Run every check and every test, as CI does
-	$(BIN)/pytest -m "not serial" -n $(JOBS) --dist loadfile $(ARGS)
-	$(BIN)/pytest -m serial $(ARGS)
+	$(BIN)/pytest -m "not serial and not interpreted" -n $(JOBS) --dist loadfile $(ARGS)
+	$(BIN)/pytest -m "serial and not interpreted" $(ARGS)
 	@echo "== kernels again, with bounds checks"
-	HYPOTHESIS_PROFILE=fast NUMBA_BOUNDSCHECK=1 $(BIN)/pytest -m kernels -n $(JOBS) --dist loadfile -q
-	@echo "== kernels again, interpreted"
-	HYPOTHESIS_PROFILE=fast NUMBA_DISABLE_JIT=1 $(BIN)/pytest -m kernels -n $(JOBS) --dist loadfile -q
+	HYPOTHESIS_PROFILE=fast NUMBA_BOUNDSCHECK=1 $(BIN)/pytest -m "kernels and not interpreted" -n $(JOBS) --dist loadfile -q
+	@echo "== kernels again, interpreted, and what only interpreted code can show"
+	HYPOTHESIS_PROFILE=fast NUMBA_DISABLE_JIT=1 $(BIN)/pytest -m "kernels or interpreted" -n $(JOBS) --dist loadfile -q
 
 .PHONY: lint
 lint: setup ## Check style, types and layers

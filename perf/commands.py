@@ -1,6 +1,6 @@
 """`twintape bench NAME`: runs one benchmark, tells people and programs, and judges its bars.
 
-A benchmark is a module `perf/bench_<name>.py` with
+A benchmark is a module `perf/bench_<name>.py`, where `_` stands for `-`, with
 
     DESCRIPTION: str                          one line: what is measured beside what
     run(options: Options) -> Report           does it
@@ -34,7 +34,7 @@ class Bench(Protocol):
 def bench_names() -> list[str]:
     """Return the names of all benchmarks."""
     modules = (found.name for found in pkgutil.iter_modules(perf.__path__))
-    return sorted(name.removeprefix(PREFIX) for name in modules if name.startswith(PREFIX))
+    return sorted(name.removeprefix(PREFIX).replace("_", "-") for name in modules if name.startswith(PREFIX))
 
 
 def load_bench(name: str) -> Bench:
@@ -44,7 +44,7 @@ def load_bench(name: str) -> Bench:
         nearest = get_close_matches(name, names, n=1, cutoff=0.5)
         advice = f"did you mean '{nearest[0]}'?" if nearest else f"there are {', '.join(names) or 'none'}"
         raise BenchError(f"there is no benchmark '{name}': {advice}")
-    return cast("Bench", import_module(f"perf.{PREFIX}{name}"))
+    return cast("Bench", import_module(f"perf.{PREFIX}{name.replace('-', '_')}"))
 
 
 def measure(name: str, options: Options) -> tuple[Report, Stamp]:

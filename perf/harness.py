@@ -26,10 +26,12 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from perf.histogram import Histogram, merged
 from perf.report import BenchError, Result
 from twintape.machine import find_c_compiler
 
 COMPILE_SECONDS_MAX = 120
+TIMES = ("latency_ns", "lateness_ns")  # what a sample may tell of every single message
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,11 +39,14 @@ class Sample:
     """What one round of one case measured.
 
     `checksum` is over what was received or produced: nobody gets faster by doing less. It must be the
-    same in every round.
+    same in every round. Times of single messages are given whole: their percentiles are those of all rounds
+    together, and the spread tells how far the rounds' own percentiles lay apart.
     """
 
     metrics: Mapping[str, float]
     checksum: int | str = 0
+    latency_ns: NDArray[np.int64] | None = None
+    lateness_ns: NDArray[np.int64] | None = None  # of an open-loop sender behind its schedule
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +58,69 @@ class Case:
     run: Callable[[], Sample]
 
 
+class Rounds:
+    """What all rounds of all cases measured, after the warm-up."""
+
+    def __init__(self, cases: Sequence[Case], samples: Sequence[Sequence[Sample]]) -> None:
+        self._cases = cases
+        self._samples = samples
+        # By case and family of times: the histogram of each round.
+        self._histograms = [
+            {
+                family: [
+                    Histogram(times) for sample in taken if (times := getattr(sample, family)) is not None
+                ]
+                for family in TIMES
+            }
+            for taken in samples
+        ]
+
+    def results(self) -> list[Result]:
+        """Return the median of every metric, and the percentiles of all rounds' times together."""
+        return [
+            Result(case.system, case.name, metric, value, median_and_spread(by_round)[1])
+            for index, case in enumerate(self._cases)
+            for metric, (value, by_round) in self._figures(index).items()
+        ]
+
+    def by_round(self, system: str, name: str, metric: str) -> list[float]:
+        """Return one figure as each round found it."""
+        for index, case in enumerate(self._cases):
+            if (case.system, case.name) == (system, name) and metric in (figures := self._figures(index)):
+                return figures[metric][1]
+        raise BenchError(f"no round measured {system} / {name} / {metric}")
+
+    def ratio(self, upper: tuple[str, str, str], lower: tuple[str, str, str]) -> float:
+        """Return how many times `lower` is in `upper`: the median of what the rounds say.
+
+        A machine's speed may change within a run (a host moves its guests' cores, and with them the way
+        between two of them). What was measured in one round was measured within seconds.
+        """
+        pairs = zip(self.by_round(*upper), self.by_round(*lower), strict=True)
+        return float(np.median([above / below for above, below in pairs]))
+
+    def _figures(self, index: int) -> dict[str, tuple[float, list[float]]]:
+        """Return each metric of a case: its value, and what each round found."""
+        taken = self._samples[index]
+        figures: dict[str, tuple[float, list[float]]] = {}
+        for metric in taken[0].metrics:
+            by_round = [sample.metrics[metric] for sample in taken]
+            figures[metric] = (median_and_spread(by_round)[0], by_round)
+        for family, rounds in self._histograms[index].items():
+            if rounds:
+                each = [one.metrics(family) for one in rounds]
+                for metric, value in merged(rounds).metrics(family).items():
+                    figures[metric] = (value, [one[metric] for one in each])
+        return figures
+
+
 def interleave(cases: Sequence[Case], rounds: int, warm_up_rounds: int = 1) -> list[Result]:
     """Run all cases in turn, `rounds` times after the warm-up; return median and spread of each metric."""
+    return measure_rounds(cases, rounds, warm_up_rounds).results()
+
+
+def measure_rounds(cases: Sequence[Case], rounds: int, warm_up_rounds: int = 1) -> Rounds:
+    """Run all cases in turn, `rounds` times after the warm-up."""
     if rounds < 1 or warm_up_rounds < 0:
         raise BenchError(f"rounds must be >= 1 and warm-up rounds >= 0, were {rounds} and {warm_up_rounds}")
     samples: list[list[Sample]] = [[] for _ in cases]
@@ -64,28 +130,21 @@ def interleave(cases: Sequence[Case], rounds: int, warm_up_rounds: int = 1) -> l
             sample = cases[case_index].run()
             _check_alike(cases[case_index], samples[case_index], sample)
             samples[case_index].append(sample)
-    return [
-        Result(
-            case.system,
-            case.name,
-            metric,
-            *median_and_spread([sample.metrics[metric] for sample in measured]),
-        )
-        for case, taken in zip(cases, samples, strict=True)
-        for measured in [taken[warm_up_rounds:]]
-        for metric in measured[0].metrics
-    ]
+    return Rounds(cases, [taken[warm_up_rounds:] for taken in samples])
 
 
 def _check_alike(case: Case, earlier: Sequence[Sample], sample: Sample) -> None:
     where = f"{case.system} / {case.name}"
-    if not sample.metrics:
+    if not sample.metrics and all(getattr(sample, family) is None for family in TIMES):
         raise BenchError(f"{where} measured nothing")
     if not earlier:
         return
     first = earlier[0]
     if sample.checksum != first.checksum:
         raise BenchError(f"{where}: the checksum was {first.checksum} first and {sample.checksum} now")
+    for family in TIMES:
+        if (getattr(sample, family) is None) != (getattr(first, family) is None):
+            raise BenchError(f"{where}: measured {family} in one round and not in another")
     if sample.metrics.keys() != first.metrics.keys():
         raise BenchError(f"{where}: measured {sorted(first.metrics)} first and {sorted(sample.metrics)} now")
 
@@ -94,15 +153,6 @@ def median_and_spread(values: Sequence[float]) -> tuple[float, float]:
     """Return the median, and (p75 - p25) / |median|: 0 for a single value or a median of 0."""
     low, middle, high = (float(value) for value in np.percentile(values, (25, 50, 75)))
     return middle, (high - low) / abs(middle) if middle else 0.0
-
-
-def latency_metrics(latencies_ns: NDArray[np.integer] | NDArray[np.floating]) -> dict[str, float]:
-    """Return the usual percentiles of one-way or round-trip times, named as reports name them."""
-    if latencies_ns.size == 0:
-        raise BenchError("latencies must hold at least one time, were empty")
-    points = {"p50": 50, "p90": 90, "p99": 99, "p999": 99.9, "max": 100}
-    values = np.percentile(latencies_ns, list(points.values()))
-    return {f"latency_ns_{name}": float(value) for name, value in zip(points, values, strict=True)}
 
 
 # --- cores -----------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ import os
 import platform
 import re
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
@@ -21,6 +21,7 @@ from feeds.errors import TwintapeError
 ROOT = Path(__file__).resolve().parent.parent
 
 _METRIC_NAME = re.compile(r"[a-z][a-z0-9_]*")
+_PERCENTILE_NAME = re.compile(r"(?P<family>\w+_ns)_(?P<point>p\d+|max)")
 _GIT_SECONDS_MAX = 10
 
 
@@ -104,11 +105,26 @@ class Bar:
 
 
 @dataclass(frozen=True, slots=True)
+class Curve:
+    """Figures of one metric as a line: which cases are its points, and where each stands on the x axis."""
+
+    metric: str
+    x_label: str
+    points: Mapping[str, float]  # by case
+
+    def __post_init__(self) -> None:
+        if len(self.points) < 2:
+            raise BenchError(f"curve {self.metric}: a line has two points or more, had {len(self.points)}")
+
+
+@dataclass(frozen=True, slots=True)
 class Report:
-    """All that one run of a benchmark found."""
+    """All that one run of a benchmark found. `notes` are sentences made of the figures, for people."""
 
     results: Sequence[Result]
     bars: Sequence[Bar] = ()
+    curves: Sequence[Curve] = ()
+    notes: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         if not self.results:
@@ -122,6 +138,11 @@ class Report:
         names = [bar.name for bar in self.bars]
         if len(set(names)) != len(names):
             raise BenchError(f"bars must have different names, were {', '.join(names)}")
+        for curve in self.curves:
+            if not any(
+                result.metric == curve.metric and result.case in curve.points for result in self.results
+            ):
+                raise BenchError(f"curve {curve.metric}: none of its cases was reported")
 
     def value_of(self, system: str, case: str, metric: str) -> float:
         return value_of(self.results, system, case, metric)
@@ -214,22 +235,39 @@ def as_json(report: Report, stamped: Stamp) -> str:
         for bar in report.bars
     ]
     whole = {**asdict(stamped), "results": [asdict(result) for result in report.results], "bars": bars}
+    if report.notes:
+        whole["notes"] = list(report.notes)
     return json.dumps(whole, indent=2, allow_nan=False) + "\n"
 
 
+def percentile_of(metric: str) -> tuple[str, str] | None:
+    """Return family and point of a percentile, ("latency_ns", "p99") of `latency_ns_p99`; else None."""
+    match = _PERCENTILE_NAME.fullmatch(metric)
+    return (match["family"], match["point"]) if match else None
+
+
+def percentile_order(point: str) -> float:
+    """Return where a percentile stands: p50 is 50, p999 is 99.9, max is 100."""
+    if point == "max":
+        return 100.0
+    digits = point[1:]
+    return float(digits) if len(digits) <= 2 else float(f"{digits[:2]}.{digits[2:]}")
+
+
 def as_table(report: Report, stamped: Stamp) -> str:
-    """Lay the figures out for people: grouped by metric, in the order of the report."""
-    heading = ("metric", "system", "case", "value", "spread")
-    metrics = list(dict.fromkeys(result.metric for result in report.results))
-    blocks = [[_cells(result) for result in report.results if result.metric == metric] for metric in metrics]
-    rows = [heading, *(row for block in blocks for row in block)]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = [_aligned(heading, widths)]
-    for block in blocks:
-        repeats = [("", *row[1:]) for row in block[1:]]  # a metric is named once
-        lines += [*(_aligned(row, widths) for row in (block[0], *repeats)), ""]
+    """Lay the figures out for people, in the order of the report: percentiles of one kind as a block."""
+    lines: list[str] = []
+    told: set[str] = set()
+    for result in report.results:
+        percentile = percentile_of(result.metric)
+        subject = percentile[0] if percentile else result.metric
+        if subject not in told:
+            told.add(subject)
+            block = _percentile_rows if percentile else _metric_rows
+            lines += [*_aligned(block(subject, report.results)), ""]
     facts = stamped.machine
     commit = stamped.commit + (" with changes" if stamped.dirty else "")
+    lines += report.notes
     lines += [f"bar {bar.describe()}" for bar in report.bars]
     lines.append(
         f"{stamped.bench}: {stamped.seconds:.1f} s on {facts['cpu']}, {facts['cores']} cores, "
@@ -238,17 +276,40 @@ def as_table(report: Report, stamped: Stamp) -> str:
     return "\n".join(lines)
 
 
-def _cells(result: Result) -> tuple[str, ...]:
-    return (result.metric, result.system, result.case, readable(result.value), f"{result.spread:.1%}")
-
-
-def _aligned(row: Sequence[str], widths: Sequence[int]) -> str:
-    """Words to the left, figures to the right."""
-    cells = [
-        cell.ljust(width) if column < 3 else cell.rjust(width)
-        for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+def _metric_rows(metric: str, results: Sequence[Result]) -> list[tuple[str, ...]]:
+    members = [result for result in results if result.metric == metric]
+    return [
+        (metric, "", "value", "spread"),
+        *((one.system, one.case, readable(one.value), f"{one.spread:.1%}") for one in members),
     ]
-    return "  ".join(cells).rstrip()
+
+
+def _percentile_rows(family: str, results: Sequence[Result]) -> list[tuple[str, ...]]:
+    """One row for each case, one column for each percentile; the spread is that of the first."""
+    cells: dict[tuple[str, str], dict[str, Result]] = {}
+    for result in results:
+        percentile = percentile_of(result.metric)
+        if percentile is not None and percentile[0] == family:
+            cells.setdefault((result.system, result.case), {})[percentile[1]] = result
+    points = sorted({point for found in cells.values() for point in found}, key=percentile_order)
+    rows = [(family, "", *points, f"spread of {points[0]}")]
+    for (system, case), found in cells.items():
+        values = (readable(found[point].value) if point in found else "-" for point in points)
+        spread = f"{found[points[0]].spread:.1%}" if points[0] in found else "-"
+        rows.append((system, case, *values, spread))
+    return rows
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return rows as lines, words to the left and figures to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(
+            cell.ljust(width) if column < 2 else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]
 
 
 def readable(value: float) -> str:

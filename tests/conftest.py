@@ -1,10 +1,12 @@
-"""What all tests share: hypothesis profiles and the place of the real market data."""
+"""What all tests share: hypothesis profiles, what the marks mean, and the place of the real market data."""
 
 import os
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from feeds.compiled import IS_INTERPRETED
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -19,6 +21,16 @@ for name, examples in (("fast", 20), ("default", 100), ("long", 5_000)):
         suppress_health_check=[HealthCheck.too_slow],
     )
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip what compiled kernels cannot show, and say how it is run; the last stage of `make test` does."""
+    if IS_INTERPRETED:
+        return
+    for item in items:
+        if item.get_closest_marker("interpreted") is not None:
+            command = f"NUMBA_DISABLE_JIT=1 pytest -m interpreted {item.location[0]}"
+            item.add_marker(pytest.mark.skip(reason=f"kernels are compiled in this run: {command}"))
 
 
 def find_market_data() -> Path | None:

@@ -18,6 +18,7 @@ from perf import commands, harness, picture
 from perf.report import (
     Bar,
     BenchError,
+    Curve,
     Options,
     Report,
     Result,
@@ -25,6 +26,7 @@ from perf.report import (
     as_json,
     as_table,
     checkout_state,
+    percentile_order,
     readable,
     stamp,
     value_of,
@@ -61,9 +63,24 @@ def test_json_has_the_documented_shape() -> None:
 def test_table_tells_every_figure_and_every_bar() -> None:
     report = Report([FAST, SLOW, P50], [Bar("p50", 5.0, at_most=4.0)])
     table = as_table(report, some_stamp())
-    for word in ("messages_per_s", "30 M", "700 k", "latency_ns_p50", "190", "MISSED by 25.0%"):
+    for word in ("messages_per_s", "30 M", "700 k", "latency_ns", "p50", "190", "MISSED by 25.0%"):
         assert word in table
     assert table.count("messages_per_s") == 1
+
+
+def test_table_has_a_row_for_each_case_and_a_column_for_each_percentile() -> None:
+    peer = Result("pipe", "send_bytes", "latency_ns_p50", 23_000.0, 0.1)
+    lines = as_table(Report([P50, P999, peer]), some_stamp()).splitlines()
+    assert lines[0].split() == ["latency_ns", "p50", "p999", "spread", "of", "p50"]
+    assert lines[1].split() == ["twintape", "compiled", "handler", "190", "2", "k", "6.0%"]
+    assert lines[2].split() == ["pipe", "send_bytes", "23", "k", "-", "10.0%"]
+
+
+def test_notes_are_told_to_people_and_programs() -> None:
+    report = Report([FAST], notes=["readers: the limit is their one core"])
+    assert "readers: the limit is their one core" in as_table(report, some_stamp()).splitlines()
+    assert json.loads(as_json(report, some_stamp()))["notes"] == ["readers: the limit is their one core"]
+    assert "notes" not in json.loads(as_json(Report([FAST]), some_stamp()))
 
 
 @pytest.mark.parametrize(
@@ -100,6 +117,8 @@ def test_a_bar_holds_up_to_and_including_its_limit(bar: Bar, holds: bool) -> Non
         lambda: Report([]),
         lambda: Report([FAST, FAST]),
         lambda: Report([FAST], [Bar("b", 1.0, at_most=1.0), Bar("b", 2.0, at_most=1.0)]),
+        lambda: Curve("messages_per_s", "readers", {"decode": 1.0}),
+        lambda: Report([FAST], curves=[Curve("messages_per_s", "readers", {"1 reader": 1, "2 readers": 2})]),
     ],
 )
 def test_figures_that_say_nothing_are_refused(wrong: object) -> None:
@@ -167,11 +186,55 @@ def test_case_that_does_other_work_in_another_round_is_refused() -> None:
         harness.interleave([case], rounds=1)
 
 
-def test_percentiles_are_named_as_reports_name_them() -> None:
-    metrics = harness.latency_metrics(np.arange(1, 1_002))
-    assert metrics["latency_ns_p50"] == 501
-    assert metrics["latency_ns_max"] == 1_001
-    assert list(metrics) == [f"latency_ns_{point}" for point in ("p50", "p90", "p99", "p999", "max")]
+def test_latencies_of_all_rounds_are_one_histogram_and_the_spread_is_that_of_the_rounds() -> None:
+    rounds = iter([np.full(100, 999), np.full(100, 100), np.full(100, 200), np.full(98, 300)])
+
+    def run() -> harness.Sample:
+        return harness.Sample({}, 1, latency_ns=next(rounds), lateness_ns=np.zeros(100, np.int64))
+
+    results = harness.interleave([harness.Case("a", "send", run)], rounds=3)
+    found = {result.metric: result for result in results}
+    assert found["latency_ns_p50"].value == 200
+    assert found["latency_ns_p50"].spread == 0.5  # 100, 200, 300: quartiles 150 and 250
+    assert (found["latency_ns_p90"].value, found["latency_ns_max"].value) == (300, 300)
+    assert found["lateness_ns_max"].value == 1  # below which the histogram cannot tell
+    assert len(found) == 12
+
+
+def test_ratio_is_the_median_of_what_rounds_say_and_not_that_of_medians() -> None:
+    # The machine became twice as slow in the middle of round three, after a and before b.
+    figures = {"a": [10.0, 10.0, 10.0, 20.0, 20.0], "b": [20.0, 20.0, 40.0, 40.0, 40.0]}
+    assert np.median(figures["b"]) / np.median(figures["a"]) == 4.0
+    latencies = {"a": iter([100, 100, 200]), "b": iter([300, 300, 600])}
+
+    def steady(name: str) -> harness.Case:
+        values = iter(figures[name])
+        return harness.Case(name, "send", lambda: harness.Sample({"x_ns": next(values)}))
+
+    rounds = harness.measure_rounds([steady("a"), steady("b")], rounds=5, warm_up_rounds=0)
+    assert rounds.ratio(("b", "send", "x_ns"), ("a", "send", "x_ns")) == 2.0
+    assert rounds.by_round("a", "send", "x_ns") == figures["a"]
+    with pytest.raises(BenchError, match="no round measured a / send / y_ns"):
+        rounds.by_round("a", "send", "y_ns")
+
+    def timed(name: str) -> harness.Case:
+        def run() -> harness.Sample:
+            return harness.Sample({}, latency_ns=np.full(10, next(latencies[name])))
+
+        return harness.Case(name, "send", run)
+
+    rounds = harness.measure_rounds([timed("a"), timed("b")], rounds=2, warm_up_rounds=1)
+    assert rounds.ratio(("b", "send", "latency_ns_p50"), ("a", "send", "latency_ns_p50")) == 3.0
+    assert rounds.by_round("a", "send", "latency_ns_max") == [100, 200]
+
+
+def test_case_that_measures_latency_only_sometimes_is_refused() -> None:
+    rounds = iter([np.ones(1, np.int64), None])
+    case = harness.Case("a", "send", lambda: harness.Sample({"x_per_s": 1.0}, latency_ns=next(rounds)))
+    with pytest.raises(BenchError, match="measured latency_ns in one round and not in another"):
+        harness.interleave([case], rounds=1)
+    with pytest.raises(BenchError, match="measured nothing"):
+        harness.interleave([harness.Case("a", "send", lambda: harness.Sample({}))], rounds=1)
 
 
 def test_pinning_ends_with_the_block() -> None:
@@ -231,11 +294,30 @@ def test_latencies_share_a_panel_and_other_metrics_have_their_own() -> None:
         ("messages_per_s", False, 2),
         ("latency_ns", True, 2),
     ]
-    assert [picture.percentile_order(f"latency_ns_{point}") for point in ("p50", "p999", "max")] == [
-        50,
-        99.9,
-        100,
+    assert [percentile_order(point) for point in ("p50", "p999", "p9999", "max")] == [50, 99.9, 99.99, 100]
+
+
+def scaling() -> Report:
+    results = [
+        Result(system, f"{count} readers", "frames_per_s", 1e6 * count, 0.1)
+        for system in ("twintape", "limit")
+        for count in (2, 4)
     ]
+    curve = Curve("frames_per_s", "readers", {"2 readers": 2, "4 readers": 4})
+    other = Result("limit", "copy", "frames_per_s", 5e6, 0.0)
+    return Report([*results, other, P50], curves=[curve], notes=["readers: what limits them"])
+
+
+def test_cases_of_a_curve_are_drawn_as_one_and_others_as_bars() -> None:
+    report = scaling()
+    panels = picture.panels_of(report.results, report.curves)
+    assert [(panel.title, panel.curve is not None, len(panel.results)) for panel in panels] == [
+        ("frames_per_s by readers", True, 4),
+        ("frames_per_s", False, 1),
+        ("latency_ns", False, 1),
+    ]
+    assert picture.draw(report, some_stamp(), ".png").startswith(b"\x89PNG")
+    assert b"what limits them" in picture.draw(report, some_stamp(), ".svg")
 
 
 @pytest.mark.parametrize(("suffix", "magic"), [(".png", b"\x89PNG"), (".svg", b"<?xml"), (".pdf", b"%PDF")])
@@ -305,6 +387,11 @@ def test_output_that_cannot_be_written_is_refused_before_measuring(
     with pytest.raises(BenchError, match=told):
         bench("probe", *words)
     assert capsys.readouterr().out == ""
+
+
+def test_bench_of_two_words_is_written_with_a_dash() -> None:
+    assert "shm-scale" in commands.bench_names()
+    assert "readers" in commands.load_bench("shm-scale").DESCRIPTION
 
 
 def test_list_names_every_bench_with_its_description(
