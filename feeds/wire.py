@@ -450,16 +450,22 @@ def view(batch: Any, schema: Schema | None = None) -> FrameArray:
     if isinstance(batch, np.ndarray):
         if not batch.flags.c_contiguous:
             raise FrameError("batch", "strided memory", "contiguous memory")
-        flat = batch.reshape(-1).view(np.uint8)
+        flat = batch.reshape(-1)
     else:
         flat = np.frombuffer(batch, dtype=np.uint8)
-    if flat.size % FRAME_BYTES:
-        raise FrameError("batch", f"{flat.size} bytes", f"a multiple of {FRAME_BYTES} bytes")
+    if flat.nbytes % FRAME_BYTES:
+        raise FrameError("batch", f"{flat.nbytes} bytes", f"a multiple of {FRAME_BYTES} bytes")
     return flat.view(dtype)
 
 
 def words(batch: Any) -> WordArray:
     """Return the frames in `batch` as int64[n, 12], the form that kernels take, without a copy."""
+    if isinstance(batch, np.ndarray) and batch.flags.c_contiguous:
+        # What it usually is already: a publisher of single frames calls this for each.
+        if batch.dtype == np.int64 and batch.ndim == 2 and batch.shape[1] == FRAME_WORDS:
+            return batch
+        if batch.dtype is FRAME and batch.ndim == 1:  # comparing its 16 fields would cost more than the rest
+            return batch.view(np.int64).reshape(-1, FRAME_WORDS)
     return view(batch).view(np.int64).reshape(-1, FRAME_WORDS)
 
 

@@ -149,12 +149,6 @@ def _numbered_rows(frames: WordArray, begin_row: int, end_row: int, sequence: in
     return row - begin_row
 
 
-@kernel
-def numbered_kernel(frames: WordArray, sequence: int) -> int:
-    """Return how many frames of a batch carry the numbers from `sequence` on, one after the other."""
-    return _numbered_rows(frames, 0, frames.shape[0], sequence)
-
-
 @inlined_kernel
 def _wake(words: Words) -> None:
     """Wake sleeping readers, if the log was silent for long enough that one can be asleep.
@@ -171,7 +165,13 @@ def _wake(words: Words) -> None:
 
 @kernel
 def publish_kernel(words: Words, state: Words, frames: WordArray, begin_row: int, end_row: int) -> int:
-    """Publish frames, and ask for the lines of the next slot while nobody waits for them."""
+    """Publish frames, and ask for the lines of the next slot while nobody waits for them.
+
+    Returns how many; or -1 - row, and publishes none, if that row's number does not follow.
+    """
+    numbered = _numbered_rows(frames, begin_row, end_row, load_relaxed(words, TAIL))
+    if begin_row + numbered < end_row:
+        return -1 - (begin_row + numbered)
     published = publish_frames(words, state, frames, begin_row, end_row)
     ahead = slot_word(words, load_relaxed(words, TAIL))
     prefetch(words, ahead)
@@ -213,10 +213,10 @@ def copy_out(words: Words, state: Words, frames: WordArray, limit: int) -> int:
     tail = load_acquire(words, TAIL)  # SYNC frames-visible: pairs with publish_frames
     if sequence >= tail:
         return 0
-    count = min(limit, tail - sequence)
+    slot_count = slots_of(words)
+    count = min(limit, tail - sequence, slot_count)  # a damaged TAIL must not lead outside of the memory
     oldest = oldest_of(words)
     if sequence >= oldest:
-        slot_count = slots_of(words)
         first = min(count, slot_count - (sequence & (slot_count - 1)))
         copy_words(frames, 0, words, slot_word(words, sequence), first * FRAME_WORDS)
         if first < count:
@@ -376,7 +376,6 @@ def warm_up() -> None:
     frames = np.zeros((4, FRAME_WORDS), dtype=np.int64)
     frames[:, _SEQ] = range(1, 5)
     skip_kernel(words, 1)
-    assert numbered_kernel(frames, 1) == 4
     assert publish_kernel(words, writer_state, frames, 0, 4) == 4
     reader_state[NEXT] = 1
     assert read_kernel(as_reader, own, reader_state, frames, 1) == 1

@@ -119,7 +119,7 @@ def check_cursors(path: Path, words: ReadableWords, slot_count: int) -> None:
     if claim > highest:
         raise LayoutError(path, "claimed message number", claim, f"at most {highest}")
     newest = tail - 1
-    if newest >= max(begin, int(words[CLAIM]) - slot_count):
+    if newest >= max(int(words[BEGIN]), int(words[CLAIM]) - slot_count):  # again, after TAIL: it moves first
         found = int(words[SLOTS + (newest & (slot_count - 1)) * FRAME_WORDS + _SEQ])
         # Unless the writer has come around since we looked at TAIL.
         if found != newest and newest >= int(words[CLAIM]) - slot_count:

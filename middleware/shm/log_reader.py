@@ -13,7 +13,7 @@ from typing import Any, Self
 import numpy as np
 
 from feeds import wire
-from feeds.compiled import IS_INTERPRETED, i64
+from feeds.compiled import IS_INTERPRETED
 from feeds.errors import ConfigError, LimitError
 from feeds.wire import FRAME_WORDS, FrameArray, place
 from middleware.shm import mapping
@@ -99,6 +99,7 @@ class LogReader:
         self._seats = seats
         self._plan = waiting.plan
         self._frames = wire.words(wire.empty(batch_frames))
+        self._batch = wire.view(self._frames)
         self._chunk = self._frames[:CHUNK_FRAMES]
         self._missed: list[Missed] = []
 
@@ -198,12 +199,13 @@ class LogReader:
         wanted = min(self._limit(limit), len(self._frames))
         count = LAPPED
         for _ in range(LAPS_PER_READ):
-            count = read_kernel(self.words, self.own, self.state, self._frames, i64(wanted))
+            count = read_kernel(self.words, self.own, self.state, self._frames, wanted)
             if count != LAPPED:
                 break
             self._note_missed()
-        self._after(count)
-        return wire.view(self._frames[: max(count, 0)])
+        if count == DAMAGED:
+            raise self._damage()
+        return self._batch[: max(count, 0)]
 
     @contextmanager
     def view(self, limit: int | None = None) -> Iterator[FrameArray]:
@@ -215,16 +217,17 @@ class LogReader:
         """
         count = LAPPED
         for _ in range(LAPS_PER_READ):
-            count = peek_kernel(self.words, self.state, i64(self._limit(limit)))
+            count = peek_kernel(self.words, self.state, self._limit(limit))
             if count != LAPPED:
                 break
             self._note_missed()
-        self._after(count)
+        if count == DAMAGED:
+            raise self._damage()
         count = max(count, 0)
         slot = self.next_seq & (self.slot_count - 1)
         begin = SLOTS + slot * FRAME_WORDS
         yield wire.view(self.words[begin : begin + count * FRAME_WORDS])
-        if count and release_kernel(self.words, self.own, self.state, i64(count)) == LAPPED:
+        if count and release_kernel(self.words, self.own, self.state, count) == LAPPED:
             raise Lapped(self.name, self._note_missed())
 
     def poll(self, handler: CompiledHandler | BatchHandler, limit: int | None = None) -> int:
@@ -250,15 +253,16 @@ class LogReader:
                 self.own,
                 self.state,
                 self._chunk,
-                i64(limit),
-                i64(handler.address),
+                limit,
+                handler.address,
                 handler.memory,
             )
             if self.state[MISSED_END]:
                 self._note_missed()
             if count != LAPPED:
                 break
-        self._after(count)
+        if count == DAMAGED:
+            raise self._damage()
         return max(count, 0)
 
     def _poll_interpreted(self, handler: CompiledHandler, limit: int) -> int:
@@ -328,14 +332,13 @@ class LogReader:
             return len(self._frames)
         if limit < 1:
             raise ConfigError(f"limit must be at least 1, was {limit}")
-        return limit
+        return int(limit)  # kernels are compiled for plain integers, not for every type that counts
 
-    def _after(self, count: int) -> None:
-        if count == DAMAGED:
-            sequence = int(self.state[DAMAGED_AT])
-            slot = sequence & (self.slot_count - 1)
-            found = int(self.words[SLOTS + slot * FRAME_WORDS + _SEQ])
-            raise LayoutError(self._path, f"number of the frame in slot {slot}", found, sequence)
+    def _damage(self) -> LayoutError:
+        sequence = int(self.state[DAMAGED_AT])
+        slot = sequence & (self.slot_count - 1)
+        found = int(self.words[SLOTS + slot * FRAME_WORDS + _SEQ])
+        return LayoutError(self._path, f"number of the frame in slot {slot}", found, sequence)
 
     def _note_missed(self) -> Missed:
         missed = Missed(int(self.state[MISSED_FIRST]), int(self.state[MISSED_END]) - 1)

@@ -14,7 +14,6 @@ from typing import Any, Self
 import numpy as np
 
 from feeds import wire
-from feeds.compiled import i64
 from feeds.errors import ConfigError, FrameError
 from feeds.wire import FRAME_BYTES, FrameArray, WordArray, place
 from middleware.shm import mapping
@@ -30,7 +29,6 @@ from middleware.shm.log_kernels import (
     STATE,
     TAIL,
     WRITER_WORDS,
-    numbered_kernel,
     publish_kernel,
     resume_kernel,
     skip_kernel,
@@ -146,14 +144,14 @@ class LogWriter:
         now_ns = time.monotonic_ns()
         if now_ns >= self._scan_at_ns:
             self._scan(now_ns)
-        next_seq = self.next_seq
-        numbered = numbered_kernel(rows, i64(next_seq))
-        if numbered < len(rows):
-            raise FrameError("message_seq", int(rows[numbered, _SEQ]), next_seq + numbered, numbered)
-        done = publish_kernel(self.words, self.state, rows, i64(0), i64(len(rows)))
-        while done < len(rows):
+        count = len(rows)
+        done = publish_kernel(self.words, self.state, rows, 0, count)
+        if done < 0:
+            row = -1 - done
+            raise FrameError("message_seq", int(rows[row, _SEQ]), self.next_seq + row, row)
+        while done < count:
             self._wait_for_gates()
-            done += publish_kernel(self.words, self.state, rows, i64(done), i64(len(rows)))
+            done += publish_kernel(self.words, self.state, rows, done, count)
 
     def publish_one(self, frame: FrameArray | WordArray | Any) -> None:
         """Make a single frame visible: a batch of one."""
@@ -171,8 +169,8 @@ class LogWriter:
                 "remove it to start over"
             )
         if next_seq > self.next_seq:
-            skip_kernel(self.words, i64(next_seq))
-            wake_all_kernel(self.words, i64(TAIL))
+            skip_kernel(self.words, next_seq)
+            wake_all_kernel(self.words, TAIL)
 
     def service(self) -> list[GateEvent]:
         """Look after the readers that want to be waited for; return what happened to gates since last time.
@@ -190,7 +188,7 @@ class LogWriter:
     def end(self) -> None:
         """Say that nothing more will come. A writer that opens the log again takes it back."""
         self.words[STATE] = ENDED
-        wake_all_kernel(self.words, i64(TAIL))
+        wake_all_kernel(self.words, TAIL)
 
     def close(self) -> None:
         """Give up the writer's seat. The log and what is in it stay."""
