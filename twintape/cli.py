@@ -53,6 +53,14 @@ VERBS: dict[str, tuple[Verb, ...]] = {
             "twintape decode 12302019.NASDAQ_ITCH50 --summary",
         ),
     ),
+    "This node": (
+        Verb(
+            "shm",
+            "middleware.shm.command",
+            "show what is in shared memory: who writes, who reads, how far behind",
+            "twintape shm ls",
+        ),
+    ),
     "This machine": (
         Verb(
             "doctor",
