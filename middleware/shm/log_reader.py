@@ -328,6 +328,11 @@ class LogReader:
     def _limit(self, limit: int | None) -> int:
         if not self._seats.is_open:  # closed, or left behind in the parent by a fork
             raise ShmError(f"log {self.name} is not open for reading in this process")
+        if len(self._missed) >= MISSED_RANGES_MAX:  # before reading on, so that no range is lost
+            raise LimitError(
+                f"{self.name}: {len(self._missed)} missed ranges, the last up to {self._missed[-1].last}, wait "
+                "for take_missed(): take them, and read faster or ask for a gate"
+            )
         if limit is None:
             return len(self._frames)
         if limit < 1:
@@ -345,13 +350,8 @@ class LogReader:
         self.state[MISSED_FIRST] = self.state[MISSED_END] = 0
         if self._missed and self._missed[-1].last + 1 == missed.first:
             self._missed[-1] = Missed(self._missed[-1].first, missed.last)
-        elif len(self._missed) < MISSED_RANGES_MAX:
-            self._missed.append(missed)
         else:
-            raise LimitError(
-                f"{self.name}: {MISSED_RANGES_MAX} missed ranges wait for take_missed(), the last up to "
-                f"{missed.last}: take them, and read faster or gate"
-            )
+            self._missed.append(missed)
         return missed
 
 

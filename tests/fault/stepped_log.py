@@ -18,20 +18,12 @@ import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from feeds import wire
+from middleware.shm import log_kernels
 from middleware.shm.log import Lapped, LogReader, LogWriter, Start, compiled_handler
-from middleware.shm.log_kernels import (
-    peek_kernel,
-    poll_kernel,
-    publish_kernel,
-    read_kernel,
-    release_kernel,
-    skip_kernel,
-)
 from middleware.shm.runtime import Runtime
 from tests.fault import log_ends
 from tests.fault.log_ends import LOG_NAME
@@ -41,9 +33,6 @@ from tests.fault.stepping import become_steppable, pause
 SLOT_COUNT = 128
 READER_NAME = "stepped"
 BATCH_FRAMES = 5
-
-_WRITING: list[Callable[..., Any]] = [publish_kernel, skip_kernel]
-_READING: list[Callable[..., Any]] = [read_kernel, poll_kernel, peek_kernel, copy_kernel, release_kernel]
 
 
 def _publish(node: str, count: str) -> None:
@@ -165,7 +154,15 @@ def _warm_up() -> None:
 
 if __name__ == "__main__":
     _warm_up()
-    become_steppable(*_WRITING, *_READING)
+    become_steppable(
+        log_kernels.publish_kernel,
+        log_kernels.skip_kernel,
+        log_kernels.read_kernel,
+        log_kernels.poll_kernel,
+        log_kernels.peek_kernel,
+        copy_kernel,
+        log_kernels.release_kernel,
+    )
     pause()
     for line in sys.stdin:
         command, *arguments = line.split()

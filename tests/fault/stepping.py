@@ -41,8 +41,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-IS_SUPPORTED = sys.platform == "linux" and platform.machine() == "x86_64"
-WHY_NOT = "stepping reads x86-64 registers through Linux's ptrace"
+from feeds.compiled import IS_INTERPRETED
+
+IS_SUPPORTED = sys.platform == "linux" and platform.machine() == "x86_64" and not IS_INTERPRETED
+WHY_NOT = "stepping needs compiled kernels, and x86-64 registers through Linux's ptrace"
 
 LIFE_S_MAX = 120.0  # of a stepped child, by default
 
@@ -95,7 +97,8 @@ class Stepped:
     def __init__(self, module: str, *arguments: str, life_s_max: float = LIFE_S_MAX) -> None:
         """Start `python -m module arguments...`; it runs freely up to its first pause."""
         if not IS_SUPPORTED:
-            raise RuntimeError(f"{WHY_NOT}; this is {platform.machine()} on {sys.platform}")
+            kernels = "interpreted" if IS_INTERPRETED else "compiled"
+            raise RuntimeError(f"{WHY_NOT}: this is {platform.machine()} on {sys.platform}, {kernels}")
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the child
         self._process = subprocess.Popen(
             [sys.executable, "-m", module, *arguments],

@@ -23,7 +23,7 @@ from tests.fault.log_ends import LOG_NAME, end_reading, read_starts
 from tests.fault.log_journal import DELIVERED, MISSED, insist_complete, insist_writers, read_journal
 
 READER_COUNT = 16
-DISTURBANCES = 15_000 if is_long() else 300  # four minutes, five seconds
+DISTURBANCES = 8_000 if is_long() else 300  # four minutes, some seconds
 STEP_S_MAX = 0.02
 LAPS = 20  # that the writer must have made, however slow the machine
 SLOT_COUNT = 1 << 13

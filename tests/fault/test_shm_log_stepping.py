@@ -259,8 +259,8 @@ def overtaking(randomness: Random) -> int:
     return randomness.choice([*[just_one] * len(others), *others])
 
 
-# One before a multiple of the margin: then the writer has used up what it claimed just when it has overwritten
-# the first frame and no more, which is the closest that a reader can come to not noticing.
+# One before a multiple of the margin: then the writer has used up its claim just when it has overwritten the
+# first frame and no more, which is the closest that a reader can come to not noticing.
 @pytest.mark.timeout(LONG_S if is_long() else 300)
 @pytest.mark.parametrize("slot", [3 * MARGIN - 1, SLOT_COUNT - 1], ids=["inside", "across-the-end"])
 @pytest.mark.parametrize("how", ["copy", "in_place", "handler"])

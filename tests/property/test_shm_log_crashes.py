@@ -249,8 +249,8 @@ def in_place(reader: LogReader) -> FrameArray:
 
 @pytest.mark.parametrize("publish_count", OVERTAKING)
 @pytest.mark.parametrize("way", [by_copy, in_place])
-# One before a multiple of the margin: then the writer has used up what it claimed just when it has overwritten
-# the first frame and no more, which is the closest that a reader can come to not noticing.
+# One before a multiple of the margin: then the writer has used up its claim just when it has overwritten the
+# first frame and no more, which is the closest that a reader can come to not noticing.
 @pytest.mark.parametrize("slot", [3 * MARGIN - 1, SLOTS - 1], ids=["inside", "across-the-end"])
 def test_a_reader_overtaken_at_any_access_is_never_given_a_torn_frame(
     logs: Logs, slot: int, way: Callable[[LogReader], FrameArray], publish_count: int
