@@ -330,8 +330,8 @@ class LogReader:
             raise ShmError(f"log {self.name} is not open for reading in this process")
         if len(self._missed) >= MISSED_RANGES_MAX:  # before reading on, so that no range is lost
             raise LimitError(
-                f"{self.name}: {len(self._missed)} missed ranges, the last up to {self._missed[-1].last}, wait "
-                "for take_missed(): take them, and read faster or ask for a gate"
+                f"{self.name}: {len(self._missed)} missed ranges wait for take_missed(), the last up to "
+                f"{self._missed[-1].last}: take them, and read faster or ask for a gate"
             )
         if limit is None:
             return len(self._frames)

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from feeds import wire
-from feeds.errors import ConfigError, FrameError
+from feeds.errors import ConfigError, FrameError, LimitError
 from feeds.wire import FrameArray, WordArray
+from middleware.shm import log_reader
 from middleware.shm.atomics import Words
 from middleware.shm.errors import InUse, NotFound, ShmError
 from middleware.shm.log import Lapped, LogReader, LogWriter, Missed, Start, compiled_handler, remove_log
@@ -237,6 +238,23 @@ def test_ranges_missed_one_after_the_other_are_told_apart(runtime: Runtime, writ
         assert accounted[0][0] == 1
         assert all(after[0] == before[1] + 1 for before, after in pairwise(accounted))
         assert len(accounted) == 6
+
+
+def test_a_reader_that_takes_no_missed_ranges_is_stopped_and_loses_none(
+    runtime: Runtime, writer: LogWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_reader, "MISSED_RANGES_MAX", 3)
+    with join(runtime) as reader:
+        last = 0
+        for _ in range(3):
+            publish(writer, 2 * SLOTS)
+            (last,) = numbers(reader.read(1))
+        publish(writer, 2 * SLOTS)
+        with pytest.raises(LimitError, match=r"3 missed ranges wait for take_missed\(\)"):
+            reader.read()
+        assert len(reader.take_missed()) == 3
+        reader.read()
+        assert reader.take_missed()[0].first == last + 1
 
 
 def test_a_range_says_how_many_it_is() -> None:
