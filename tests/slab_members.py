@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
+from middleware.shm.inspection.slabs import SlabReport, inspect_slab
 from middleware.shm.runtime import Runtime
 from middleware.shm.slab import SizeClass, Slab, SlabConfig
 
@@ -50,3 +51,8 @@ def shared(slab: Slab, data: bytes = b"body", tag: int = 0) -> int:
     handle = slab.put(data, tag)
     assert handle is not None
     return handle
+
+
+def look(runtime: Runtime, name: str = NAME) -> SlabReport:
+    """Look at the slab from outside; what is wrong with it is raised."""
+    return inspect_slab(runtime.place("slabs", name))

@@ -56,7 +56,7 @@ VERBS: dict[str, tuple[Verb, ...]] = {
     "This node": (
         Verb(
             "shm",
-            "middleware.shm.command",
+            "middleware.shm.inspection.command",
             "show what is in shared memory: who writes, who reads, how far behind",
             "twintape shm ls",
         ),

@@ -9,5 +9,5 @@ bell.py        what many ring, so that one process can wait for all of them
 log.py         the stream log: one writer, any number of readers
 ring.py        a queue between two processes, either of which may be replaced
 slab.py        message bodies that several processes share
-inspect.py     what there is and who uses it, from outside; command.py: the same for people
+inspection/    what there is and who uses it, from outside, for people and programs
 """

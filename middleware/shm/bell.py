@@ -24,13 +24,15 @@ from typing import Self
 from feeds.compiled import i64
 from middleware.shm.atomics import Words
 from middleware.shm.bell_kernels import ring_bell_kernel, wait_bell_kernel
-from middleware.shm.errors import NotFound, ShmError
-from middleware.shm.mapping import HEADER_BYTES, LINE_WORDS, Layout, MappedFile, create, open_file
+from middleware.shm.errors import LayoutError, NotFound, ShmError
+from middleware.shm.mapping import HEADER_BYTES, LINE_WORDS, Header, Layout, MappedFile, create, open_file
 from middleware.shm.runtime import Runtime
 from middleware.shm.waiting import Waiting
 from middleware.shm.waiting_kernels import SLICE_NS
 
+BELL_FILE = "bell"
 LAYOUT = Layout("bell", 1, ())
+_BODY_BYTES = mmap.PAGESIZE
 BELL_WORD = HEADER_BYTES // 8  # written by who rings
 SLEEPER_WORD = BELL_WORD + LINE_WORDS  # written by who is about to sleep, and by who wakes it
 _LOOK = Waiting().plan  # a wait of no time at all needs a plan too
@@ -48,22 +50,22 @@ class Bell:
     @classmethod
     def make(cls, runtime: Runtime, name: str) -> Self:
         """Open a bell, and make it first if it is not there."""
-        path = runtime.make_place("bells", name) / "bell"
+        path = runtime.make_place("bells", name) / BELL_FILE
         try:
-            return cls(open_file(path, LAYOUT, is_writable=True))
+            return cls(_open(path))
         except NotFound:
             pass
         try:
-            return cls(create(path, LAYOUT, name, {}, mmap.PAGESIZE, 0o600))
+            return cls(create(path, LAYOUT, name, {}, _BODY_BYTES, 0o600))
         except ShmError:
             if not path.exists():
                 raise
-        return cls(open_file(path, LAYOUT, is_writable=True))  # somebody else made it meanwhile
+        return cls(_open(path))  # somebody else made it meanwhile
 
     @classmethod
     def open(cls, runtime: Runtime, name: str) -> Self:
         """Open a bell that is there; NotFound otherwise."""
-        return cls(open_file(runtime.place("bells", name) / "bell", LAYOUT, is_writable=True))
+        return cls(_open(runtime.place("bells", name) / BELL_FILE))
 
     @property
     def path(self) -> Path:
@@ -95,3 +97,16 @@ class Bell:
             left_ns = deadline_ns - time.monotonic_ns()
             if count != seen or left_ns <= 0:
                 return count
+
+
+def check_size(path: Path, header: Header) -> None:
+    """Insist that there is room for a bell's words: kernels do not look where the file ends."""
+    expected_bytes = HEADER_BYTES + _BODY_BYTES
+    if header.file_bytes != expected_bytes:
+        raise LayoutError(path, "file size", f"{header.file_bytes} bytes", f"{expected_bytes} bytes")
+
+
+def _open(path: Path) -> MappedFile:
+    file = open_file(path, LAYOUT, is_writable=True)
+    check_size(path, file.header)
+    return file

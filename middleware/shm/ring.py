@@ -23,7 +23,7 @@ ring_kernels.py, and ring the bell themselves.
 
 from middleware.shm.ring_consumer import Batch, RingConsumer
 from middleware.shm.ring_end import Record
-from middleware.shm.ring_file import RingStatus, inspect_ring, make_ring, remove_ring
+from middleware.shm.ring_file import make_ring, remove_ring
 from middleware.shm.ring_producer import RingProducer
 
 __all__ = [
@@ -31,8 +31,6 @@ __all__ = [
     "Record",
     "RingConsumer",
     "RingProducer",
-    "RingStatus",
-    "inspect_ring",
     "make_ring",
     "remove_ring",
 ]

@@ -1,12 +1,9 @@
-"""A ring's file: how it is made, found and looked at from outside, and what is said when it is damaged."""
+"""A ring's file: how it is made, found and removed, and what is said when it is damaged."""
 
 from __future__ import annotations
 
 import shutil
-from dataclasses import dataclass
 from pathlib import Path
-
-import numpy as np
 
 from feeds.errors import ConfigError
 from middleware.shm.atomics import Words
@@ -25,10 +22,9 @@ from middleware.shm.ring_kernels import (
     SECOND_MARK_WRONG,
     TAIL_WRONG,
     WORD_BYTES,
-    cursors_kernel,
 )
 from middleware.shm.runtime import Runtime
-from middleware.shm.seats import Identity, Seats
+from middleware.shm.seats import Seats
 
 KIND = "rings"
 RING_FILE, SEATS_FILE = "ring", "seats"
@@ -40,8 +36,6 @@ PRODUCER_SEAT, CONSUMER_SEAT = 0, 1
 SEAT_ROLES = {PRODUCER_SEAT: "producer", CONSUMER_SEAT: "consumer"}
 
 LAYOUT = Layout("ring", 1, ("capacity_bytes",))
-
-_LOOKS_MAX = 1_000
 
 
 def record_bytes_max(capacity_bytes: int) -> int:
@@ -101,48 +95,6 @@ def remove_ring(runtime: Runtime, name: str) -> None:
         shutil.rmtree(seats.path.parent)
     finally:
         seats.close()
-
-
-@dataclass(frozen=True, slots=True)
-class RingStatus:
-    """A ring as an onlooker sees it. `producer` and `consumer` are those alive now."""
-
-    name: str
-    capacity_bytes: int
-    created_ns: int
-    head: int
-    tail: int
-    producer: Identity | None
-    consumer: Identity | None
-
-    @property
-    def fill_bytes(self) -> int:
-        """How much is committed and not consumed."""
-        return self.tail - self.head
-
-
-def inspect_ring(runtime: Runtime, name: str) -> RingStatus:
-    """Look at a ring without taking part in it."""
-    file = open_ring(runtime, name, is_writable=False)
-    seats = Seats(file.path.with_name(SEATS_FILE))
-    try:
-        producer, consumer = seats.holder(PRODUCER_SEAT), seats.holder(CONSUMER_SEAT)
-    finally:
-        seats.close()
-    head, tail = _steady_cursors(file)
-    header = file.header
-    capacity_bytes = header.geometry["capacity_bytes"]
-    return RingStatus(name, capacity_bytes, header.created_ns, head, tail, producer, consumer)
-
-
-def _steady_cursors(file: MappedFile) -> tuple[int, int]:
-    """Return HEAD and a TAIL that it belongs to; while both move at full speed, the closest of many looks."""
-    cursors = np.zeros(3, dtype=np.int64)
-    for _ in range(_LOOKS_MAX):
-        cursors_kernel(file.words, cursors)
-        if cursors[0] == cursors[2]:
-            break
-    return int(cursors[2]), max(int(cursors[1]), int(cursors[2]))
 
 
 def damage(path: Path, state: Words, capacity_bytes: int) -> LayoutError:

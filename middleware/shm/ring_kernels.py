@@ -466,14 +466,6 @@ def see_tail_kernel(words: Words, state: Words) -> int:
     return see_tail(words, state)
 
 
-@kernel
-def cursors_kernel(words: Words, cursors: Words) -> None:
-    """Fill in HEAD, TAIL, and HEAD again: equal ones mean that they belong together. For onlookers."""
-    cursors[0] = load_acquire(words, HEAD)
-    cursors[1] = load_acquire(words, TAIL)
-    cursors[2] = load_acquire(words, HEAD)
-
-
 def warm_up() -> None:
     words = np.zeros(RECORDS + 512, dtype=np.int64)
     producer, consumer = (np.zeros(STATE_WORDS, dtype=np.int64) for _ in range(2))
@@ -489,6 +481,3 @@ def warm_up() -> None:
     advance_kernel(words, consumer, int(consumer[READ]))
     see_head_kernel(words, producer)
     see_tail_kernel(words, consumer)
-    onlooker = words.copy()
-    onlooker.flags.writeable = False
-    cursors_kernel(onlooker, np.zeros(3, dtype=np.int64))

@@ -206,7 +206,7 @@ class Slab:
         try:
             with registrar(seats, who):
                 if config is None:
-                    file = open_slab_file(place / SLAB_FILE, is_writable=True)
+                    file = open_slab_file(place / SLAB_FILE)
                 else:
                     file = make_slab_file(place / SLAB_FILE, name, config, runtime.file_mode)
                 members = Members(file, seats)

@@ -181,6 +181,21 @@ def plan_of(config: SlabConfig) -> tuple[Words, int]:
     return plan, -(-body_bytes // mmap.PAGESIZE) * mmap.PAGESIZE
 
 
+def part_of_plan(plan: Words, which: int, first: int, count: int) -> Words:
+    """Return a plan for `count` slots of a class from slot `first` on, for words that begin with theirs.
+
+    Who reads a file in parts has nothing but those words: neither hints nor bodies can be found with it.
+    """
+    part = np.zeros(PLAN_ROWS + PLAN_ROW_WORDS, dtype=np.int64)
+    part[:PLAN_ROWS] = plan[:PLAN_ROWS]
+    part[PLAN_CLASSES] = 1
+    row = part[PLAN_ROWS:]
+    row[:] = plan[PLAN_ROWS + which * PLAN_ROW_WORDS :][:PLAN_ROW_WORDS]
+    row[ROW_SLOTS], row[ROW_SLOTS_AT] = count, 0
+    row[ROW_FIRST_SLOT] += first
+    return part
+
+
 def handle_text(handle: int) -> str:
     """Return a handle for people: class, slot and generation."""
     slot, size_class = handle & SLOT_MASK, handle >> SLOT_BITS & CLASS_MASK

@@ -17,21 +17,17 @@ from pathlib import Path
 
 import numpy as np
 
-from feeds.errors import ConfigError, LimitError
+from feeds.errors import LimitError
 from middleware.shm.atomics import Words
 from middleware.shm.errors import InUse, LayoutError, NotFound, ShmError
-from middleware.shm.mapping import HEADER_BYTES, MappedFile, create, open_file
+from middleware.shm.mapping import MappedFile, create, open_file
 from middleware.shm.names import checked_name
 from middleware.shm.runtime import Runtime
 from middleware.shm.seats import SEATS_MAX, Seats
+from middleware.shm.slab_checks import check_blocks, checked_plan, first_wrong_slot
 from middleware.shm.slab_layout import (
-    APPLIED_SEQ,
-    DONE_TICKET,
     INCARNATION,
     INCARNATION_COUNT,
-    INT64_MAX,
-    INTENT_SEQ,
-    INTENT_TICKET,
     LAYOUT,
     MY_BLOCK,
     MY_OWNER,
@@ -55,8 +51,6 @@ from middleware.shm.slab_layout import (
     plan_of,
 )
 from middleware.shm.slab_recovery_kernels import (
-    SOUND,
-    check_kernel,
     incarnations_kernel,
     load_kernel,
     release_all_kernel,
@@ -71,15 +65,6 @@ ROLE = "participant"
 REGISTRAR_SEAT = SEATS_MAX - 1
 REGISTRAR_PATIENCE_S = 10.0  # registering takes milliseconds, but its process may be stopped in the middle
 _REGISTRAR_RETRY_S = 0.001
-_CHECKED_FIELDS = ("state", "body length", "relinquish count", "relinquish limit")
-# Names are not among them: who looks on may see one while it is written.
-_BLOCK_LIMITS = {
-    "incarnation": (INCARNATION, INCARNATION_COUNT),
-    "announced number": (INTENT_SEQ, INT64_MAX),
-    "announced ticket": (INTENT_TICKET, INT64_MAX),
-    "last ticket": (DONE_TICKET, INT64_MAX),
-    "testimony": (APPLIED_SEQ, INT64_MAX),
-}
 assert REGISTRAR_SEAT >= PARTICIPANTS_MAX
 
 
@@ -93,15 +78,15 @@ class SlabFile:
     plan: Words
 
 
-def open_slab_file(path: Path, *, is_writable: bool) -> SlabFile:
+def open_slab_file(path: Path) -> SlabFile:
     """Map a slab's file and check all of it that can be wrong; LayoutError says what was found."""
-    return _checked(open_file(path, LAYOUT, is_writable=is_writable))
+    return _checked(open_file(path, LAYOUT, is_writable=True))
 
 
 def make_slab_file(path: Path, name: str, config: SlabConfig, mode: int) -> SlabFile:
     """Make the file, or open the one that is there if it was made with the same configuration."""
     if path.exists():
-        file = open_slab_file(path, is_writable=True)
+        file = open_slab_file(path)
         if file.config != config:
             raise LayoutError(path, "configuration", file.config, config)
         return file
@@ -110,26 +95,13 @@ def make_slab_file(path: Path, name: str, config: SlabConfig, mode: int) -> Slab
 
 
 def _checked(file: MappedFile) -> SlabFile:
-    try:
-        config = SlabConfig.from_geometry(dict(file.header.geometry))
-    except ConfigError as error:
-        raise LayoutError(file.path, "geometry", dict(file.header.geometry), str(error)) from error
-    plan, body_bytes = plan_of(config)
-    if file.header.file_bytes != HEADER_BYTES + body_bytes:
-        raise LayoutError(
-            file.path, "file size", f"{file.header.file_bytes} bytes", f"{HEADER_BYTES + body_bytes} bytes"
-        )
-    block = np.zeros(PARTICIPANT_WORDS, dtype=np.int64)
-    for seat in range(1, config.participants + 1):
-        load_kernel(file.words, block_at(plan, seat), PARTICIPANT_WORDS, block)
-        for field, (offset, end) in _BLOCK_LIMITS.items():
-            if not 0 <= block[offset] < end:
-                raise LayoutError(file.path, f"{field} of seat {seat}", int(block[offset]), f"0 to {end - 1}")
-    found = np.zeros(2, dtype=np.int64)
-    slot = check_kernel(file.words, plan, found)
-    if slot != SOUND:
-        field, word = f"{_CHECKED_FIELDS[found[0]]} of slot {slot}", f"{int(found[1]):#018x}"
-        raise LayoutError(file.path, field, word, "a word that a slab can write")
+    config, plan = checked_plan(file.path, file.header)
+    blocks = np.zeros((config.participants, PARTICIPANT_WORDS), dtype=np.int64)
+    load_kernel(file.words, block_at(plan, 1), blocks.size, blocks.reshape(-1))
+    check_blocks(file.path, blocks)
+    wrong = first_wrong_slot(file.words, plan)
+    if wrong is not None:
+        raise wrong.error(file.path)
     return SlabFile(file.path, config, file.words, plan)
 
 
@@ -273,7 +245,7 @@ class Members:
 def forget(runtime: Runtime, name: str, who: str) -> None:
     """Take the seat of a killed participant that will have no successor away."""
     place = runtime.place("slabs", name)
-    file = open_slab_file(place / SLAB_FILE, is_writable=True)
+    file = open_slab_file(place / SLAB_FILE)
     seats = Seats(place / SEATS_FILE)
     try:
         with registrar(seats, checked_name(who)):

@@ -119,16 +119,6 @@ def check_kernel(words: Words, plan: Words, found: Words) -> int:
 
 
 @kernel
-def usage_kernel(words: Words, plan: Words, usage: Words) -> None:
-    """Count the slots of each class by state: three numbers for each class, free, owned and shared."""
-    for size_class in range(int(plan[PLAN_CLASSES])):
-        row = row_of(size_class)
-        for slot in range(int(plan[row + ROW_SLOTS])):
-            word = load_relaxed(words, int(plan[row + ROW_SLOTS_AT]) + slot * SLOT_RECORD_WORDS + STATE)
-            usage[3 * size_class + min(word & STATE_MASK, SHARED)] += 1
-
-
-@kernel
 def held_kernel(words: Words, plan: Words, first: int, handles: Words, states: Words) -> tuple[int, int]:
     """List slots that have an owner, from number `first` on; return where to go on and how many there are."""
     listed = 0
@@ -261,10 +251,8 @@ def warm_up() -> None:
     free_word_kernel(words, plan, mine, handle_of(0, 0, 1), 1 << STATE_BITS)
     disown_kernel(words, plan, handle_of(0, 0, 1), 1 << STATE_BITS)
     vacate_kernel(words, plan, 1)
-    for is_writable in (True, False):  # the inspector maps the file read-only, which is another type
+    load_kernel(words, 0, 1, numbers)
+    held_kernel(words, plan, 0, numbers, numbers)
+    for is_writable in (True, False):  # the inspector checks what it has read, which is another type
         words.flags.writeable = is_writable
         check_kernel(words, plan, numbers)
-        usage_kernel(words, plan, numbers)
-        held_kernel(words, plan, 0, numbers, numbers)
-        load_kernel(words, 0, 1, numbers)
-        done_ticket_kernel(words, plan, 1)

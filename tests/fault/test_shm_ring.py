@@ -12,7 +12,9 @@ import numpy as np
 import pytest
 
 from middleware.shm.errors import InUse
-from middleware.shm.ring import RingConsumer, RingProducer, inspect_ring, make_ring
+from middleware.shm.inspection.files import held_by
+from middleware.shm.inspection.rings import RingReport, inspect_ring
+from middleware.shm.ring import RingConsumer, RingProducer, make_ring
 from middleware.shm.runtime import Runtime
 from tests.fault import stepping
 from tests.fault.killing import Child, Nursery, is_long, seeded, wait_until
@@ -69,6 +71,11 @@ def runtime(tmp_path: Path) -> Runtime:
     return runtime
 
 
+def look(runtime: Runtime, ring: str) -> RingReport:
+    """Look at a ring from outside."""
+    return inspect_ring(runtime.place("rings", ring))
+
+
 @pytest.fixture(scope="module")
 def nursery() -> Iterator[Nursery]:
     with Nursery("tests.fault.ring_ends") as nursery:
@@ -106,19 +113,22 @@ def test_everything_committed_arrives_once_and_in_order_through_any_number_of_ki
         assert last_relay.kill() == -9, nursery.errors()
         assert reader.read() == 0
         assert reader.count == committed_count < NUMBER_MAX
-        assert inspect_ring(runtime, FIRST_RING).fill_bytes == 0
+        assert look(runtime, FIRST_RING).fill_bytes == 0
 
 
 def test_a_second_producer_is_refused_until_the_first_was_killed(runtime: Runtime, nursery: Nursery) -> None:
     first = nursery.start("producer", str(runtime.path), "the-first", "1")
-    wait_until(
-        lambda: inspect_ring(runtime, FIRST_RING).producer is not None, "the first producer takes its seat"
-    )
+
+    def has_sat_down() -> bool:
+        producer = look(runtime, FIRST_RING).producer
+        return producer is not None and producer.name == "the-first"
+
+    wait_until(has_sat_down, "the first producer takes its seat")
     with pytest.raises(InUse, match=rf"'the-first' \(process {first.pid}\) is its producer already"):
         RingProducer.open(runtime, FIRST_RING, who="the-second")
     first.kill()
     with RingProducer.open(runtime, FIRST_RING, who="the-second") as producer:
-        assert inspect_ring(runtime, FIRST_RING).producer == producer.identity
+        assert look(runtime, FIRST_RING).producer == held_by(producer.identity, is_alive=True)
 
 
 def test_a_stopped_consumer_stops_its_producer_and_nothing_is_lost(
@@ -133,13 +143,13 @@ def test_a_stopped_consumer_stops_its_producer_and_nothing_is_lost(
         relay.stop()
 
         def is_full() -> bool:
-            return inspect_ring(runtime, FIRST_RING).fill_bytes > CAPACITY - 512
+            return look(runtime, FIRST_RING).fill_bytes > CAPACITY - 512
 
         wait_until(is_full, "the producer has filled the ring")
-        tail = inspect_ring(runtime, FIRST_RING).tail
+        tail = look(runtime, FIRST_RING).tail
         relay.go_on()
         wait_until(
-            lambda: bool(reader.read() and inspect_ring(runtime, FIRST_RING).tail > tail + CAPACITY),
+            lambda: bool(reader.read() and look(runtime, FIRST_RING).tail > tail + CAPACITY),
             "a round more was produced",
         )
         for child in (producer, relay):
@@ -179,7 +189,7 @@ def relay_and_read(runtime: Runtime, progress: Progress) -> None:
 def wind(runtime: Runtime, ring: str) -> Progress:
     """Bring a ring, all consumed, to where not all of the next few records fit before its end."""
     progress = np.array([0, -1])
-    while CAPACITY - inspect_ring(runtime, ring).tail % CAPACITY > 100:
+    while CAPACITY - look(runtime, ring).tail % CAPACITY > 100:
         produce_some(runtime, 1)
         relay_and_read(runtime, progress)
     return progress
@@ -223,8 +233,8 @@ def test_a_relay_killed_at_any_instruction_passes_everything_on_once(
             state.restore(copy.path)
             moments.add(
                 (
-                    inspect_ring(copy, FIRST_RING).fill_bytes > 0,
-                    inspect_ring(copy, SECOND_RING).fill_bytes > 0,
+                    look(copy, FIRST_RING).fill_bytes > 0,
+                    look(copy, SECOND_RING).fill_bytes > 0,
                 )
             )
             arriving = progress.copy()

@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from middleware.shm.ring import RingProducer, inspect_ring
+from middleware.shm.inspection.rings import inspect_ring
+from middleware.shm.inspection.slabs import ClassReport, inspect_slab
+from middleware.shm.ring import RingProducer
 from middleware.shm.runtime import Runtime
 from middleware.shm.slab import Slab, StaleHandle, Verdict
-from middleware.shm.slab_report import inspect
 from tests.fault import stepping
 from tests.fault.killing import Child, Nursery, is_long, seeded, wait_until
 from tests.fault.slab_users import (
@@ -47,9 +48,14 @@ def runtime(tmp_path: Path) -> Runtime:
     return Runtime(tmp_path / "node")
 
 
+def class_reports(runtime: Runtime) -> tuple[ClassReport, ...]:
+    """Look at the slab from outside."""
+    return inspect_slab(runtime.place("slabs", SLAB)).classes
+
+
 def insist_empty(runtime: Runtime) -> None:
     """Every slot is free by its word, and every one can be had."""
-    for report in inspect(runtime, SLAB).classes:
+    for report in class_reports(runtime):
         assert (report.free, report.owned, report.shared) == (report.slot_count, 0, 0)
     with Slab.open(runtime, SLAB, who="auditor") as auditor:
         slot_count = sum(each.slot_count for each in CONFIG.classes)
@@ -73,7 +79,7 @@ def test_users_at_full_speed_killed_at_any_moment_leak_nothing_and_see_no_foreig
                     seed = str(randomness.getrandbits(32))
                     users[name] = nursery.start("churner", str(runtime.path), name, seed)
             time.sleep(randomness.uniform(0, LIFE_S_MAX))
-            claimed = sum(report.claimed for report in inspect(runtime, SLAB).classes)
+            claimed = sum(report.claimed for report in class_reports(runtime))
             working_kills += claimed > claimed_before
             claimed_before = claimed
             victim = randomness.choice(sorted(users))
@@ -112,11 +118,14 @@ def test_managers_and_router_killed_at_any_moment_deliver_every_body_to_every_ma
         up_names, down_names = zip(*(ring_names(number) for number in range(MANAGERS)), strict=True)
 
         def is_drained() -> bool:
-            return all(inspect_ring(runtime, name).fill_bytes == 0 for name in (*up_names, *down_names))
+            return all(
+                inspect_ring(runtime.place("rings", name)).fill_bytes == 0
+                for name in (*up_names, *down_names)
+            )
 
         def are_bodies_gone() -> bool:
             return is_drained() and all(
-                report.owned + report.shared == 0 for report in inspect(runtime, SLAB).classes
+                report.owned + report.shared == 0 for report in class_reports(runtime)
             )
 
         wait_until(are_bodies_gone, "every body was relinquished by everybody", DRAIN_S_MAX)

@@ -15,8 +15,9 @@ from typing import Any
 
 import pytest
 
-from middleware.shm.inspect import inspect_all
-from middleware.shm.inspect_files import Condition
+from middleware.shm.bell import Bell
+from middleware.shm.inspection.files import Condition
+from middleware.shm.inspection.look import inspect_all
 from middleware.shm.log import LogWriter
 from middleware.shm.runtime import ENVIRONMENT_NAME, Runtime
 from tests.integration.shm_ends import LOG, PUBLISHED, READ, RING, SLAB, SLOT_COUNT
@@ -174,7 +175,7 @@ def test_nothing_looks_damaged_that_moves_at_full_speed(
 
 
 def _progress(report: Any) -> int:
-    from middleware.shm.inspect import row_of
+    from middleware.shm.inspection.report import row_of
 
     return row_of(report).progress or 0
 
@@ -195,6 +196,21 @@ def test_what_is_used_stays_and_what_nobody_uses_goes(start: Start, tell: Tell, 
     assert tell("rm", LOG, RING, SLAB)[0] == 0
     assert [list((node / kind).iterdir()) for kind in ("logs", "rings", "slabs")] == [[], [], []]
     LogWriter.open(Runtime(node), LOG, who="adapter-a", slot_count=SLOT_COUNT).close()
+
+
+def test_bells_are_listed_and_stay(tell: Tell, node: Path) -> None:
+    bell = Bell.make(Runtime(node), "router")
+    bell.ring()
+    status, told, _ = tell("ls")
+    assert status == 0
+    assert "rung 1 time " in told
+    status, told, _ = tell("inspect", "router", "--json")
+    assert status == 0
+    assert json.loads(told)["ring_count"] == 1
+    status, told, complaint = tell("rm", "bells/router")
+    assert (status, told) == (1, "")
+    assert "nobody can know who uses it" in complaint
+    assert bell.count == Bell.open(Runtime(node), "router").count == 1
 
 
 def test_a_wrong_name_stops_a_removal_before_it_begins(tell: Tell, node: Path) -> None:
@@ -233,7 +249,9 @@ class TestExitStatus:
         LogWriter.open(Runtime(tmp_path / "other"), "other", who="a", slot_count=SLOT_COUNT).close()
         assert "other" in tell("ls", "--runtime", str(tmp_path / "other"))[1]
 
-    @pytest.mark.parametrize("words", ["", "look", "inspect", "rm", "inspect x --kind bell"])
+    @pytest.mark.parametrize(
+        "words", ["", "look", "inspect", "rm", "inspect x --kind drum", "rm x --kind bell"]
+    )
     def test_asked_wrongly(self, words: str, tell: Tell) -> None:
         with pytest.raises(SystemExit) as stopped:
             tell(*words.split())

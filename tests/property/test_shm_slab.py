@@ -25,6 +25,7 @@ from hypothesis.stateful import (
 
 from feeds.errors import LimitError
 from middleware.shm.errors import InUse, LayoutError
+from middleware.shm.inspection.slabs import inspect_slab
 from middleware.shm.mapping import HEADER_BYTES
 from middleware.shm.runtime import Runtime
 from middleware.shm.slab import (
@@ -39,7 +40,6 @@ from middleware.shm.slab import (
     handle_text,
 )
 from middleware.shm.slab_layout import PLAN_ROW_WORDS, PLAN_ROWS, ROW_BODIES_AT, plan_of
-from middleware.shm.slab_report import inspect
 
 CONFIG = SlabConfig((SizeClass(64, 3), SizeClass(128, 2)), participants=3)
 MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None  # thousands of files are made
@@ -276,7 +276,7 @@ class SlabMachine(RuleBasedStateMachine):
     def the_report_agrees(self) -> None:
         if not any(member.starts for member in self.model.members.values()):
             return
-        for which, report in enumerate(inspect(self.runtime, "bodies").classes):
+        for which, report in enumerate(inspect_slab(self.runtime.place("slabs", "bodies")).classes):
             assert report.free == SLOTS[which] - self.model.used(which)
 
 
@@ -341,7 +341,7 @@ def test_a_damaged_slab_is_refused_or_gets_on_but_never_crashes_or_hangs(
                 slab = opened
             _use_everything(slab, handles)
             with suppress(LayoutError):
-                inspect(runtime, "bodies")
+                inspect_slab(runtime.place("slabs", "bodies"))
             slab.close()
     finally:
         shutil.rmtree(directory)

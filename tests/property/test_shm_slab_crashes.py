@@ -18,9 +18,9 @@ from typing import TypeVar
 import pytest
 
 from middleware.shm import atomics
+from middleware.shm.inspection.slabs import inspect_slab
 from middleware.shm.runtime import Runtime
 from middleware.shm.slab import Abandoned, Recovery, SizeClass, Slab, SlabConfig, StaleHandle, Verdict
-from middleware.shm.slab_report import inspect
 from tests.fault.crash_points import (
     Crash,
     at_access,
@@ -77,7 +77,7 @@ class Stage:
 
     def check_empty(self) -> None:
         """Insist that every slot is free, by its word, and can be had."""
-        report = inspect(self.runtime, "bodies").classes[0]
+        report = inspect_slab(self.runtime.place("slabs", "bodies")).classes[0]
         assert (report.free, report.owned, report.shared) == (SLOTS, 0, 0)
         slab = next(iter(self.present.values()))
         handles = [slab.allocate(1) for _ in range(SLOTS)]

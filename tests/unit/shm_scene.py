@@ -9,25 +9,19 @@ from pathlib import Path
 import numpy as np
 
 from feeds import wire
-from middleware.shm.inspect import (
-    KINDS,
-    Report,
-    Row,
-    inspect_all,
-    inspect_one,
-    row_of,
-)
-from middleware.shm.inspect_logs import LogReport
-from middleware.shm.inspect_rings import RingReport
-from middleware.shm.inspect_slabs import SlabReport
-from middleware.shm.inspect_table import plain
-from middleware.shm.inspect_text import page
+from middleware.shm.inspection.logs import LogReport
+from middleware.shm.inspection.look import KINDS, inspect_all, inspect_one
+from middleware.shm.inspection.report import Report, Row, row_of
+from middleware.shm.inspection.rings import RingReport
+from middleware.shm.inspection.slabs import SlabReport
+from middleware.shm.inspection.table import plain
+from middleware.shm.inspection.text import page
 from middleware.shm.log import LogReader, LogWriter
 from middleware.shm.ring import RingConsumer, RingProducer
 from middleware.shm.runtime import Runtime
 from middleware.shm.slab import SizeClass, Slab, SlabConfig
 
-LOG, RING, SLAB = KINDS
+LOG, RING, SLAB, BELL = KINDS
 SLOTS = 256
 NOBODY = 65_534  # a user without rights, on any Linux
 SMALL = SlabConfig((SizeClass(64, 8), SizeClass(256, 4)), participants=4)

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from feeds.errors import ConfigError
-from middleware.shm.bell import BELL_WORD, SLEEPER_WORD, Bell
+from middleware.shm.bell import BELL_WORD, LAYOUT, SLEEPER_WORD, Bell
 from middleware.shm.bell_kernels import ring_bell_kernel, wait_bell_kernel
 from middleware.shm.errors import LayoutError, NotFound
-from middleware.shm.mapping import LINE_WORDS
+from middleware.shm.mapping import LINE_WORDS, create
 from middleware.shm.runtime import Runtime
 from middleware.shm.waiting import Strategy, Waiting, late_count, sleep_count
 from middleware.shm.waiting_kernels import LINGER_NS
@@ -62,6 +62,14 @@ def test_damaged_bell_is_refused_and_not_made_anew(runtime: Runtime) -> None:
     with pytest.raises(LayoutError, match="file size must be at least 4096 bytes, was 10 bytes"):
         Bell.make(runtime, "router")
     assert path.read_bytes() == b"not a bell"
+
+
+def test_a_bell_without_room_for_its_words_is_refused(runtime: Runtime) -> None:
+    """Its header is whole and tells the truth, so nothing else stops a kernel from writing behind its end."""
+    create(runtime.make_place("bells", "router") / "bell", LAYOUT, "router", {}, 0, 0o600)
+    for way in (Bell.make, Bell.open):
+        with pytest.raises(LayoutError, match="file size must be 8192 bytes, was 4096 bytes"):
+            way(runtime, "router")
 
 
 def test_ringers_and_sleepers_write_to_different_lines() -> None:

@@ -5,6 +5,7 @@ import os
 import random
 import shutil
 import tempfile
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,27 +13,36 @@ import pytest
 
 from feeds import wire
 from feeds.errors import ConfigError
-from middleware.shm import inspect_files
-from middleware.shm.inspect import (
-    BrokenReport,
-    inspect_all,
-    inspect_one,
-    row_of,
-)
-from middleware.shm.inspect_files import Condition, Life
-from middleware.shm.inspect_logs import GateState, LogReport, newest_frames
-from middleware.shm.inspect_rings import RingReport
-from middleware.shm.inspect_slabs import SlabReport
-from middleware.shm.inspect_text import frame_lines, frame_records
+from middleware.shm.atomics import Words
+from middleware.shm.bell import BELL_WORD, Bell
+from middleware.shm.inspection import files, slabs
+from middleware.shm.inspection.bells import BellReport
+from middleware.shm.inspection.files import Condition, Life
+from middleware.shm.inspection.logs import GateState, LogReport, newest_frames
+from middleware.shm.inspection.look import inspect_all, inspect_one
+from middleware.shm.inspection.report import BrokenReport, row_of
+from middleware.shm.inspection.rings import RingReport
+from middleware.shm.inspection.slabs import SlabReport
+from middleware.shm.inspection.table import plain
+from middleware.shm.inspection.text import frame_lines, frame_records, listing
 from middleware.shm.log import LogReader, LogWriter
 from middleware.shm.log_layout import LOG_LAYOUT, READERS_DIRECTORY
 from middleware.shm.ring import RingConsumer, RingProducer, make_ring
 from middleware.shm.runtime import Runtime
 from middleware.shm.seats import Identity
 from middleware.shm.slab import Slab
-from middleware.shm.slab_layout import PLAN_ROWS, ROW_SLOTS_AT, STATE
-from middleware.shm.slab_report import inspect as inspect_slab_inside
+from middleware.shm.slab_layout import (
+    CLASS_MASK,
+    GENERATION_SHIFT,
+    PLAN_ROWS,
+    ROW_SLOTS_AT,
+    SHARED,
+    SLOT_BITS,
+    SLOT_RECORD_WORDS,
+    STATE,
+)
 from tests.unit.shm_scene import (
+    BELL,
     NOBODY,
     RING,
     SLAB,
@@ -48,6 +58,10 @@ from tests.unit.shm_scene import (
     text_of,
     tree,
 )
+
+
+def _class_of(handle: int) -> int:
+    return handle >> SLOT_BITS & CLASS_MASK
 
 
 @pytest.fixture
@@ -315,21 +329,55 @@ class TestSlab:
             (member,) = slab_report(runtime).participants
             assert (member.left_owned, member.left_shared) == (0, 1)  # the shared one awaits a verdict
 
-    def test_participants_see_the_same(self, runtime: Runtime) -> None:
-        with Slab.open(runtime, "bodies", who="manager-1", config=SMALL) as slab:
-            for size in (1, 64, 65, 200):
-                assert slab.put(b"x" * size) is not None
-            from_outside, from_inside = slab_report(runtime), inspect_slab_inside(runtime, "bodies")
-            for outside, inside in zip(from_outside.classes, from_inside.classes, strict=True):
-                for field in ("slot_bytes", "slot_count", "free", "owned", "shared", "used_max", "claimed"):
-                    assert getattr(outside, field) == getattr(inside, field)
-            for one, other in zip(from_outside.participants, from_inside.participants, strict=True):
-                assert (one.name, one.pid, one.owned, one.shared) == (
-                    other.name,
-                    other.pid,
-                    other.owned,
-                    other.shared,
-                )
+    @pytest.mark.parametrize("seed", range(4))
+    def test_its_figures_are_those_of_a_plain_count(self, runtime: Runtime, seed: int) -> None:
+        randomness = random.Random(seed)
+        held: dict[int, tuple[str, str]] = {}  # handle: whose, and whether owned or shared
+        claimed, freed, refused = Counter[int](), Counter[int](), 0
+        with (
+            Slab.open(runtime, "bodies", who="manager-1", config=SMALL) as one,
+            Slab.open(runtime, "bodies", who="manager-2") as two,
+        ):
+            slabs = {"manager-1": one, "manager-2": two}
+            for _ in range(100):
+                who = randomness.choice(sorted(slabs))
+                mine = [handle for handle, (owner, _) in held.items() if owner == who]
+                if mine and randomness.random() < 0.4:
+                    handle = randomness.choice(mine)
+                    if held[handle][1] == "owned" and randomness.random() < 0.5:
+                        slabs[who].share(handle)
+                        held[handle] = who, "shared"
+                        continue
+                    if held[handle][1] == "owned":
+                        slabs[who].free(handle)
+                    else:
+                        slabs[who].relinquish(handle, limit=1)
+                    freed[_class_of(handle)] += 1
+                    del held[handle]
+                else:
+                    new = slabs[who].allocate(randomness.randint(1, 256))
+                    if new is None:
+                        refused += 1
+                    else:
+                        held[new] = who, "owned"
+                        claimed[_class_of(new)] += 1
+            report = slab_report(runtime)
+        states = Counter((_class_of(handle), state) for handle, (_, state) in held.items())
+        for which, each in enumerate(report.classes):
+            size_class = SMALL.classes[which]
+            assert (each.slot_bytes, each.slot_count) == (size_class.slot_bytes, size_class.slot_count)
+            assert (each.owned, each.shared) == (states[which, "owned"], states[which, "shared"])
+            assert each.free == size_class.slot_count - each.owned - each.shared
+            assert (each.claimed, each.freed) == (claimed[which], freed[which])
+            assert each.used_max >= each.used
+        assert sum(each.refused for each in report.classes) == refused
+        holdings = Counter(held.values())
+        for member in report.participants:
+            assert (member.pid, member.left) == (os.getpid(), 0)
+            assert member.owned == holdings[member.name, "owned"]
+            assert member.shared == holdings[member.name, "shared"]
+        assert [member.name for member in report.participants] == ["manager-1", "manager-2"]
+        assert claimed.total() > freed.total() > 0
 
     def test_an_illegal_slot_is_damage(self, runtime: Runtime) -> None:
         with Slab.open(runtime, "bodies", who="manager-1", config=SMALL) as slab:
@@ -339,7 +387,78 @@ class TestSlab:
             report = inspect_one(runtime, SLAB, "bodies")
             slab.words[place] = kept
         assert isinstance(report, BrokenReport)
-        assert "state of slot 0 of class 0" in report.reason
+        assert "state of slot 0 must be" in report.reason
+
+    @pytest.mark.parametrize("looks_wrong", [1, 2, 10_000])
+    def test_a_slot_that_moves_while_it_is_read_is_not_damage(
+        self, runtime: Runtime, monkeypatch: pytest.MonkeyPatch, looks_wrong: int
+    ) -> None:
+        """Its first words are of one moment and the rest of another; its state is another at every look."""
+        read, looks = files.FileSight.read, 0
+        with Slab.open(runtime, "bodies", who="manager-1", config=SMALL) as slab:
+            assert slab.put(b"body") is not None
+            place = int(slab.plan[PLAN_ROWS + ROW_SLOTS_AT])
+
+            def torn_read(sight: files.FileSight, first: int, count: int) -> Words:
+                nonlocal looks
+                words = read(sight, first, count).copy()
+                if first == place and looks < looks_wrong:
+                    looks += 1
+                    words[STATE] += looks << GENERATION_SHIFT  # reused since, which its limit does not say
+                return words
+
+            monkeypatch.setattr(files.FileSight, "read", torn_read)
+            report = slab_report(runtime)
+        assert looks == min(looks_wrong, 4), "all slots of the class, then this one: before, all of it, after"
+        assert (report.condition, report.used) == (Condition.LIVE, 1)
+
+    @pytest.mark.parametrize("slots_at_once", [1, 3, 4, 1_000])
+    @pytest.mark.parametrize("damaged", range(1, 8))
+    def test_damage_beside_a_slot_that_moves_is_found_wherever_the_reading_is_cut(
+        self, runtime: Runtime, monkeypatch: pytest.MonkeyPatch, slots_at_once: int, damaged: int
+    ) -> None:
+        monkeypatch.setattr(slabs, "SLOTS_AT_ONCE", slots_at_once)
+        read = files.FileSight.read
+        with Slab.open(runtime, "bodies", who="manager-1", config=SMALL) as slab:
+            place = int(slab.plan[PLAN_ROWS + ROW_SLOTS_AT])
+            looks = iter(range(1, 1_000))
+
+            def read_of_a_moving_slot(sight: files.FileSight, first: int, count: int) -> Words:
+                words = read(sight, first, count).copy()
+                if first == place:
+                    words[STATE] = next(looks) << GENERATION_SHIFT | SHARED
+                return words
+
+            monkeypatch.setattr(files.FileSight, "read", read_of_a_moving_slot)
+            assert inspect_one(runtime, SLAB, "bodies").condition is Condition.LIVE
+            wrong = place + damaged * SLOT_RECORD_WORDS + STATE
+            slab.words[wrong] = 3
+            reason = inspect_one(runtime, SLAB, "bodies").reason
+            slab.words[wrong] = 0
+        assert f"state of slot {damaged} must be a word that a slab can write, was {3:#018x}" in reason
+
+
+class TestBell:
+    def test_how_often_it_was_rung_is_all_that_is_told(self, runtime: Runtime) -> None:
+        bell = Bell.make(runtime, "router")
+        assert text_of(inspect_one(runtime, BELL, "router")).count("rung 0 times") == 1
+        for _ in range(1_234):
+            bell.ring()
+        report = inspect_one(runtime, BELL, "router")
+        assert isinstance(report, BellReport)
+        assert (report.condition, report.ring_count) == (Condition.PRESENT, 1_234)
+        row = rows(runtime)["bell/router"]
+        assert (row.progress, row.file_bytes) == (1_234, bell.path.stat().st_size)
+        assert (row.writers, row.readers, row.used, row.lag) == ((), (), None, None)
+        (_, line) = listing([row], None, {("bell", "router"): 10.0})
+        assert plain(line).split() == [
+            *("bell", "router", "present", "-", "rung", "1,234", "times", "10/s", "-", "8", "KiB")
+        ]
+
+    def test_damage_is_named(self, runtime: Runtime) -> None:
+        bell = Bell.make(runtime, "router")
+        bell.words[BELL_WORD] = -1
+        assert "count of rings must be 0 or more, was -1" in inspect_one(runtime, BELL, "router").reason
 
 
 class TestLooking:
@@ -446,9 +565,9 @@ class TestLooking:
         (tmp_path / "77").mkdir()
         fields = ["T", *["0"] * 18, "500", "0"]
         (tmp_path / "77" / "stat").write_text(f"77 (a (b) c) {' '.join(fields)}")
-        monkeypatch.setattr(inspect_files, "_PROC", tmp_path)
+        monkeypatch.setattr(files, "_PROC", tmp_path)
         before_boot = Identity("adapter-a", 77, 1)
         since_then = Identity("adapter-a", 77, 1 << 62)
-        assert inspect_files.held_by(before_boot, is_alive=True).life is Life.ALIVE
-        assert inspect_files.held_by(since_then, is_alive=True).life is Life.STOPPED
-        assert inspect_files.held_by(since_then, is_alive=False).life is Life.DEAD
+        assert files.held_by(before_boot, is_alive=True).life is Life.ALIVE
+        assert files.held_by(since_then, is_alive=True).life is Life.STOPPED
+        assert files.held_by(since_then, is_alive=False).life is Life.DEAD

@@ -1,30 +1,27 @@
 """Nothing damaged stops the inspector; what nobody uses can be removed, and nothing else."""
 
 import os
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from middleware.shm.bell import Bell
 from middleware.shm.errors import LayoutError, NotFound, ShmError
-from middleware.shm.inspect import (
-    KINDS,
-    BrokenReport,
-    inspect_all,
-    inspect_one,
-    row_of,
-)
-from middleware.shm.inspect_files import Condition, FileSight, settled
-from middleware.shm.inspect_table import plain
-from middleware.shm.inspect_text import listing, page
+from middleware.shm.inspection.files import Condition, FileSight, settled
+from middleware.shm.inspection.look import KINDS, inspect_all, inspect_one
+from middleware.shm.inspection.removal import REMOVABLE, remove
+from middleware.shm.inspection.report import BrokenReport, row_of
+from middleware.shm.inspection.table import plain
+from middleware.shm.inspection.text import listing, page
 from middleware.shm.log import LogReader, LogWriter
 from middleware.shm.log_kernels import CLAIM, TAIL
 from middleware.shm.log_layout import LOG_LAYOUT
-from middleware.shm.removal import remove
 from middleware.shm.ring import RingConsumer, RingProducer, make_ring
 from middleware.shm.runtime import Runtime
 from middleware.shm.slab import Slab
-from tests.unit.shm_scene import DAMAGES, LOG, RING, SLAB, SLOTS, SMALL, die, publish, rows, tree
+from tests.unit.shm_scene import BELL, DAMAGES, LOG, RING, SLAB, SLOTS, SMALL, die, publish, rows, tree
 
 
 @pytest.fixture
@@ -47,6 +44,7 @@ class TestDamage:
             LogWriter.open(runtime, name, who="adapter-a", slot_count=SLOTS).close()
             make_ring(runtime, name, capacity_bytes=4_096)
             Slab.open(runtime, name, who="manager-1", config=SMALL).close()
+            Bell.make(runtime, name)
         for kind in KINDS:
             damage(runtime.place(kind.directory, "bad") / kind.file)
         found = rows(runtime)
@@ -156,14 +154,24 @@ class TestRemoval:
         LogWriter.open(runtime, "bad", who="adapter-a", slot_count=SLOTS).close()
         make_ring(runtime, "bad", capacity_bytes=4_096)
         Slab.open(runtime, "bad", who="manager-1", config=SMALL).close()
-        for kind in KINDS:
+        for kind in REMOVABLE:
             damage(runtime.place(kind.directory, "bad") / kind.file)
             remove(runtime, kind, "bad")
         assert inspect_all(runtime) == []
 
     def test_what_was_never_finished_can_be_removed(self, runtime: Runtime) -> None:
-        for kind in KINDS:
+        for kind in REMOVABLE:
             runtime.make_place(kind.directory, "half")
             remove(runtime, kind, "half")
             with pytest.raises(NotFound):
                 remove(runtime, kind, "half")
+
+    def test_a_bell_stays_because_nobody_can_know_who_waits_for_it(self, runtime: Runtime) -> None:
+        bell = Bell.make(runtime, "router")
+        refusal = f"nobody can know who uses it: remove {re.escape(str(bell.path.parent))} by hand"
+        for is_dry_run in (True, False):
+            with pytest.raises(ShmError, match=refusal):
+                remove(runtime, BELL, "router", is_dry_run=is_dry_run)
+        assert bell.path.exists()
+        with pytest.raises(NotFound, match="no bell 'other'"):
+            remove(runtime, BELL, "other")

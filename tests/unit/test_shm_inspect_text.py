@@ -7,21 +7,28 @@ from pathlib import Path
 import pytest
 
 from feeds.errors import ConfigError
-from middleware.shm import command, mapping
+from middleware.shm import mapping
+from middleware.shm.bell import Bell
 from middleware.shm.errors import NotFound
-from middleware.shm.inspect import (
-    KINDS,
-    find,
-    inspect_all,
-    kind_named,
+from middleware.shm.inspection import command
+from middleware.shm.inspection.look import KINDS, find, inspect_all, kind_named
+from middleware.shm.inspection.removal import REMOVABLE
+from middleware.shm.inspection.table import (
+    Column,
+    Piece,
+    age_text,
+    bytes_text,
+    moment_text,
+    plain,
+    shown,
+    table,
 )
-from middleware.shm.inspect_table import Column, Piece, age_text, bytes_text, moment_text, plain, shown, table
-from middleware.shm.inspect_text import listing
+from middleware.shm.inspection.text import listing
 from middleware.shm.log import LogReader, LogWriter
 from middleware.shm.ring import make_ring
 from middleware.shm.runtime import Runtime
 from middleware.shm.slab import Slab
-from tests.unit.shm_scene import LOG, RING, SLOTS, SMALL, publish, rows
+from tests.unit.shm_scene import BELL, LOG, RING, SLOTS, SMALL, publish, rows
 
 
 @pytest.fixture
@@ -62,10 +69,11 @@ class TestFinding:
             ("XNAS.ITHC", None, NotFound, "did you mean 'XNAS.ITCH'?"),
             ("zzz", None, NotFound, "there are XNAS.ITCH, both"),
             ("XNAS.ITCH", "slab", NotFound, "there is none at all"),
+            ("bells/both", None, NotFound, "no bell 'both'"),
             ("both", None, ConfigError, "logs/both or rings/both"),
             ("rings/both", "log", ConfigError, "and not a log"),
-            ("bells/both", None, ConfigError, "one of log, ring, slab"),
-            ("../../etc", None, ConfigError, "one of log, ring, slab"),
+            ("drums/both", None, ConfigError, "one of log, ring, slab, bell"),
+            ("../../etc", None, ConfigError, "one of log, ring, slab, bell"),
             ("logs/..", None, ConfigError, "a name must be"),
             ("", None, ConfigError, "a name must be"),
         ],
@@ -78,6 +86,14 @@ class TestFinding:
 
     def test_the_command_knows_every_kind(self) -> None:
         assert tuple(kind.name for kind in KINDS) == command.KIND_NAMES
+        assert tuple(kind.name for kind in REMOVABLE) == command.REMOVABLE_NAMES
+
+    def test_a_bell_of_the_same_name_is_not_in_the_way_of_a_removal(self, runtime: Runtime) -> None:
+        Bell.make(runtime, "XNAS.ITCH")
+        with pytest.raises(ConfigError, match=r"logs/XNAS\.ITCH or bells/XNAS\.ITCH"):
+            find(runtime, "XNAS.ITCH")
+        assert find(runtime, "XNAS.ITCH", among=REMOVABLE) == (LOG, "XNAS.ITCH")
+        assert find(runtime, "bells/XNAS.ITCH", among=REMOVABLE) == (BELL, "XNAS.ITCH")
 
 
 class TestText:
@@ -109,6 +125,7 @@ class TestText:
     def test_a_report_is_what_json_can_say(self, runtime: Runtime, writer: LogWriter) -> None:
         make_ring(runtime, "in", capacity_bytes=4_096)
         Slab.open(runtime, "bodies", who="manager-1", config=SMALL).close()
+        Bell.make(runtime, "router")
         for report in inspect_all(runtime):
             content = json.loads(json.dumps(command._plain(report)))
             assert content["name"] == report.name

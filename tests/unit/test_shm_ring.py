@@ -16,11 +16,12 @@ from feeds.errors import ConfigError, LimitError
 from feeds.wire import Schema
 from middleware.shm.bell import Bell
 from middleware.shm.errors import InUse, LayoutError, NotFound, ShmError
+from middleware.shm.inspection.files import held_by
+from middleware.shm.inspection.rings import inspect_ring
 from middleware.shm.ring import (
     Record,
     RingConsumer,
     RingProducer,
-    inspect_ring,
     make_ring,
     remove_ring,
 )
@@ -483,12 +484,13 @@ def test_an_onlooker_sees_who_is_there_and_how_far(
     producer.append_many([b"12345678", b"12345678"])
     consumer.peek()
     consumer.advance()
-    status = inspect_ring(runtime, NAME)
-    assert (status.name, status.capacity_bytes) == (NAME, CAPACITY)
-    assert (status.head, status.tail, status.fill_bytes) == (24, 48, 24)
-    assert (status.producer, status.consumer) == (producer.identity, consumer.identity)
+    report = inspect_ring(runtime.place("rings", NAME))
+    assert (report.name, report.capacity_bytes) == (NAME, CAPACITY)
+    assert (report.head, report.tail, report.fill_bytes) == (24, 48, 24)
+    assert report.producer == held_by(producer.identity, is_alive=True)
+    assert report.consumer == held_by(consumer.identity, is_alive=True)
     consumer.close()
-    assert inspect_ring(runtime, NAME).consumer is None
+    assert inspect_ring(runtime.place("rings", NAME)).consumer is None
 
 
 # ---- making and removing
@@ -517,7 +519,7 @@ def test_a_ring_that_was_not_made_cannot_be_opened(runtime: Runtime) -> None:
         with pytest.raises(NotFound, match="no-such"):
             end.open(runtime, "no-such", who="p")
     with pytest.raises(NotFound, match="no-such"):
-        inspect_ring(runtime, "no-such")
+        inspect_ring(runtime.place("rings", "no-such"))
 
 
 def test_both_ends_may_make_the_ring_at_once(tmp_path: Path) -> None:

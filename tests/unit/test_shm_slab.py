@@ -11,6 +11,7 @@ import pytest
 
 from feeds.errors import ConfigError, LimitError
 from middleware.shm.errors import InUse, NotFound, ShmError
+from middleware.shm.inspection.slabs import ClassReport, ParticipantReport
 from middleware.shm.runtime import Runtime
 from middleware.shm.slab import (
     Abandoned,
@@ -39,9 +40,8 @@ from middleware.shm.slab_layout import (
     SLOTS_MAX,
     STATE,
 )
-from middleware.shm.slab_report import ClassReport, ParticipantReport, inspect
 from middleware.shm.slab_slot_kernels import COMPLETED, DONE, STALE, slot_at
-from tests.slab_members import Join, die, joining, owned, shared
+from tests.slab_members import Join, die, joining, look, owned, shared
 
 pytestmark = pytest.mark.kernels
 
@@ -58,11 +58,11 @@ def join(runtime: Runtime) -> Iterator[Join]:
 
 
 def class_report(runtime: Runtime, which: int = 0) -> ClassReport:
-    return inspect(runtime, "bodies").classes[which]
+    return look(runtime).classes[which]
 
 
 def participant(runtime: Runtime, name: str) -> ParticipantReport:
-    return next(each for each in inspect(runtime, "bodies").participants if each.name == name)
+    return next(each for each in look(runtime).participants if each.name == name)
 
 
 # --- bodies and handles --------------------------------------------------------------------------------
@@ -80,9 +80,9 @@ def test_a_shared_body_is_read_where_it_is_by_everybody(join: Join) -> None:
 def test_a_body_that_is_not_shared_yet_is_seen_by_nobody(join: Join) -> None:
     maker, user = join("maker"), join("user")
     handle = owned(maker)
-    for look in (user.view, user.read, maker.view, maker.read):
+    for use in (user.view, user.read, maker.view, maker.read):
         with pytest.raises(StaleHandle):
-            look(handle)
+            use(handle)
 
 
 def test_an_empty_body_is_a_body(join: Join) -> None:
@@ -177,7 +177,7 @@ def test_a_full_class_is_helped_out_by_the_next_and_a_full_slab_says_none(
     assert [handle_text(each)[0] for each in handles] == ["0"] * 4 + ["1"] * 2
     assert slab.allocate(1) is None
     assert slab.allocate(200) is None
-    small, large = inspect(runtime, "bodies").classes
+    small, large = look(runtime).classes
     assert (small.overflowed, small.refused, large.refused) == (2, 1, 1)
     assert (small.used_max, large.used_max) == (4, 2)
     slab.free(handles[2])
@@ -382,7 +382,7 @@ def test_a_successor_gets_the_seat_and_the_last_ticket_of_its_name(join: Join, r
     assert successor.last_ticket == 12
     assert not successor.relinquish(handle, limit=2, ticket=12)
     assert successor.relinquish(handle, limit=3, ticket=13)
-    assert len(inspect(runtime, "bodies").participants) == 3
+    assert len(look(runtime).participants) == 3
 
 
 def test_who_leaves_in_order_gives_up_seat_tickets_and_bodies(join: Join, runtime: Runtime) -> None:
@@ -393,7 +393,7 @@ def test_who_leaves_in_order_gives_up_seat_tickets_and_bodies(join: Join, runtim
     leaver.relinquish(handle, ticket=9)
     leaver.close()
     leaver.close()
-    assert [each.name for each in inspect(runtime, "bodies").participants] == ["user"]
+    assert [each.name for each in look(runtime).participants] == ["user"]
     assert user.recover(lambda _body: Verdict.DISCARD).undecided == ()
     assert user.read(handle) == b"body"
     assert class_report(runtime).free == 3
@@ -434,7 +434,8 @@ def test_what_the_dead_shared_is_for_its_successor_to_decide(join: Join, runtime
     )
     successor = join("manager-1")
     own = shared(successor, tag=3)
-    assert participant(runtime, "manager-1").inherited == 3
+    member = participant(runtime, "manager-1")
+    assert (member.left_owned, member.left_shared, member.shared) == (0, 3, 1)
     committed_tag = 2
     recovery = successor.recover(lambda body: Verdict.KEEP if body.tag <= committed_tag else Verdict.DISCARD)
     assert (recovery.kept, recovery.shared_freed, recovery.undecided) == (2, 1, ())

@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 
 from middleware.shm.errors import LayoutError, NotFound
+from middleware.shm.inspection.look import inspect_one, kind_named
+from middleware.shm.inspection.slabs import ClassReport
 from middleware.shm.mapping import HEADER_BYTES
 from middleware.shm.runtime import Runtime
 from middleware.shm.slab import (
@@ -45,9 +47,8 @@ from middleware.shm.slab_layout import (
     TAG,
     plan_of,
 )
-from middleware.shm.slab_report import ClassReport, inspect
 from middleware.shm.slab_slot_kernels import slot_at
-from tests.slab_members import SMALL, Join, die, joining, owned, shared
+from tests.slab_members import SMALL, Join, die, joining, look, owned, shared
 
 pytestmark = pytest.mark.kernels
 
@@ -64,7 +65,7 @@ def join(runtime: Runtime) -> Iterator[Join]:
 
 
 def class_report(runtime: Runtime, which: int = 0) -> ClassReport:
-    return inspect(runtime, "bodies").classes[which]
+    return look(runtime).classes[which]
 
 
 def test_a_slab_outlives_its_users(join: Join, runtime: Runtime) -> None:
@@ -81,7 +82,7 @@ def test_a_slab_that_is_not_there_is_named(runtime: Runtime, join: Join) -> None
     with pytest.raises(NotFound, match="no slab 'others'"):
         Slab.open(runtime, "others", who="a")
     with pytest.raises(NotFound, match="no slab 'others'"):
-        inspect(runtime, "others")
+        inspect_one(runtime, kind_named("slab"), "others")
 
 
 def test_a_slab_of_another_configuration_is_refused(join: Join) -> None:
@@ -130,9 +131,9 @@ def test_a_damaged_slot_is_refused_by_name(
     slab.close()
     path = runtime.place("slabs", "bodies") / "slab"
     _damage(path, at + field, value)
-    for look in (lambda: join("a"), lambda: inspect(runtime, "bodies")):
+    for attempt in (lambda: join("a"), lambda: look(runtime)):
         with pytest.raises(LayoutError, match=named):
-            look()
+            attempt()
 
 
 @pytest.mark.parametrize(
@@ -151,17 +152,18 @@ def test_a_damaged_participant_is_refused_by_name(
     join("a")
     at = int(join("b").private[MY_BLOCK])
     _damage(runtime.place("slabs", "bodies") / "slab", at + field, value)
-    with pytest.raises(LayoutError, match=named):
-        join("c")
+    for attempt in (lambda: join("c"), lambda: look(runtime)):
+        with pytest.raises(LayoutError, match=named):
+            attempt()
 
 
 def test_a_body_length_damaged_while_running_is_refused_not_followed(join: Join) -> None:
     slab = join("a")
     handle = shared(slab)
     slab.words[slot_at(slab.plan, handle) + BYTES] = 1 << 50
-    for look in (slab.view, slab.read):
+    for use in (slab.view, slab.read):
         with pytest.raises(LayoutError, match="body length of 0:0#1"):
-            look(handle)
+            use(handle)
 
 
 @pytest.mark.parametrize("which", range(8))
@@ -178,8 +180,9 @@ def test_a_damaged_geometry_is_refused_even_with_a_right_checksum(
     header[56:60] = struct.pack("<I", zlib.crc32(header))
     with path.open("r+b") as file:
         file.write(header)
-    with pytest.raises(LayoutError):
-        Slab.open(runtime, "bodies", who="a")
+    for attempt in (lambda: Slab.open(runtime, "bodies", who="a"), lambda: look(runtime)):
+        with pytest.raises(LayoutError):
+            attempt()
 
 
 def test_the_report_says_who_holds_what(join: Join, runtime: Runtime) -> None:
@@ -189,7 +192,7 @@ def test_the_report_says_who_holds_what(join: Join, runtime: Runtime) -> None:
     shared(two, b"x" * 100)
     two.relinquish(handle, ticket=4)
     die(one)
-    report = inspect(runtime, "bodies")
+    report = look(runtime)
     small, large = report.classes
     assert (small.free, small.owned, small.shared, small.used_max) == (2, 1, 1, 2)
     assert (large.free, large.owned, large.shared) == (1, 0, 1)

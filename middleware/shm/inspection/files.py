@@ -40,7 +40,7 @@ T = TypeVar("T")
 
 
 class Condition(StrEnum):
-    """What there is to say of a log, ring or slab in a word or two."""
+    """What there is to say of an item in a word or two."""
 
     LIVE = "live"
     ENDED = "ended"  # its writer has said that nothing more will come
@@ -48,6 +48,7 @@ class Condition(StrEnum):
     NO_PRODUCER = "no producer"
     NO_CONSUMER = "no consumer"
     UNUSED = "unused"  # nobody is there
+    PRESENT = "present"  # it is sound, and of more nobody can know
     UNSEEN = "unseen"  # we have no right to see who is there
     UNFINISHED = "unfinished"  # a place without its file: being made, or its maker died
     UNREADABLE = "unreadable"  # we have no right to look

@@ -16,7 +16,7 @@ from feeds.compiled import i64
 from feeds.errors import ConfigError
 from feeds.wire import FrameArray
 from middleware.shm.errors import LayoutError, NotFound, PermissionsError, ShmError
-from middleware.shm.inspect_files import (
+from middleware.shm.inspection.files import (
     Condition,
     FileFacts,
     FileSight,

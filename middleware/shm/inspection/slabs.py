@@ -8,10 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from feeds.errors import ConfigError
 from middleware.shm.atomics import Words
-from middleware.shm.errors import LayoutError
-from middleware.shm.inspect_files import (
+from middleware.shm.inspection.files import (
     Condition,
     FileFacts,
     FileSight,
@@ -21,18 +19,17 @@ from middleware.shm.inspect_files import (
     held_by,
     holder_of,
     look_at_seats,
-    settled,
 )
-from middleware.shm.mapping import HEADER_BYTES
 from middleware.shm.seats import Identity
+from middleware.shm.slab_checks import check_blocks, checked_plan, first_wrong_slot
 from middleware.shm.slab_layout import (
     CLAIMED,
     CLASSES_MAX,
     COUNTER_WORDS,
     COUNTERS,
+    DONE_TICKET,
     FREE,
     FREED,
-    GENERATION_SHIFT,
     INCARNATION,
     LAYOUT,
     NAME,
@@ -47,6 +44,7 @@ from middleware.shm.slab_layout import (
     PLAN_ROW_WORDS,
     PLAN_ROWS,
     REFUSED,
+    ROW_FIRST_SLOT,
     ROW_SLOTS,
     ROW_SLOTS_AT,
     SEAT_BITS,
@@ -59,7 +57,7 @@ from middleware.shm.slab_layout import (
     STATE_MASK,
     USED_MAX,
     SlabConfig,
-    plan_of,
+    part_of_plan,
 )
 from middleware.shm.slab_members import REGISTRAR_SEAT, ROLE, SEATS_FILE, SLAB_FILE
 
@@ -75,7 +73,8 @@ class ClassReport:
     owned: int  # by one participant, not shared yet
     shared: int
     used_max: int  # the most that were used at once, as participants sampled it
-    claimed: int  # since the slab was made
+    claimed: int  # since the slab was made, as are the rest
+    freed: int
     overflowed: int  # bodies of this size that went to a larger class
     refused: int  # bodies that found no room at all
 
@@ -102,6 +101,7 @@ class ParticipantReport:
     left_shared: int
     claimed: int
     freed: int
+    last_ticket: int  # that it noted; one that was killed may have done another, which its successor finds
 
     @property
     def is_alive(self) -> bool:
@@ -144,11 +144,10 @@ class SlabReport:
 def inspect_slab(place: Path) -> SlabReport:
     """Look at the slab in directory `place`; ShmError says why that cannot be."""
     with FileSight(place / SLAB_FILE, LAYOUT) as slab:
-        config, plan = _checked_plan(slab)
+        config, plan = checked_plan(slab.path, slab.header)
         # The owners before the seats: who is seen to own something and then not to live is dead.
-        counts, holdings = settled(lambda: _look_at_slots(slab, config, plan))
-        blocks = slab.read(int(plan[PLAN_PARTICIPANTS_AT]), config.participants * PARTICIPANT_WORDS)
-        blocks = blocks.reshape(config.participants, PARTICIPANT_WORDS)
+        counts, holdings = _look_at_slots(slab, config, plan)
+        blocks = _look_at_blocks(slab, config, plan)
         seats = look_at_seats(place / SEATS_FILE, config.participants)
         participants = tuple(_participants(blocks, seats, holdings))
         registrar = look_at_seats(place / SEATS_FILE, 1, REGISTRAR_SEAT).holder(REGISTRAR_SEAT)
@@ -177,19 +176,6 @@ def slab_users(place: Path) -> list[User]:
     return [User(ROLE, holder) for holder in holders if holder is not None and holder.is_alive]
 
 
-def _checked_plan(slab: FileSight) -> tuple[SlabConfig, Words]:
-    geometry = dict(slab.header.geometry)
-    try:
-        config = SlabConfig.from_geometry(geometry)
-    except ConfigError as error:
-        raise LayoutError(slab.path, "geometry", geometry, str(error)) from None
-    plan, body_bytes = plan_of(config)
-    found_bytes, expected_bytes = slab.header.file_bytes, HEADER_BYTES + body_bytes
-    if found_bytes != expected_bytes:
-        raise LayoutError(slab.path, "file size", f"{found_bytes} bytes", f"{expected_bytes} bytes")
-    return config, plan
-
-
 def _look_at_slots(
     slab: FileSight, config: SlabConfig, plan: Words
 ) -> tuple[list[tuple[int, int]], dict[tuple[int, int], int]]:
@@ -204,7 +190,7 @@ def _look_at_slots(
             count = min(SLOTS_AT_ONCE, slot_count - first)
             records = slab.read(first_word + first * SLOT_RECORD_WORDS, count * SLOT_RECORD_WORDS)
             words = records.reshape(count, SLOT_RECORD_WORDS)[:, STATE]
-            _insist_legal(slab.path, words, config.participants, which, first)
+            _insist_sound(slab, plan, which, first, records)
             states = words & STATE_MASK
             owned += int(np.count_nonzero(states == OWNED))
             shared += int(np.count_nonzero(states == SHARED))
@@ -217,19 +203,36 @@ def _look_at_slots(
     return counts, holdings
 
 
-def _insist_legal(path: Path, words: Words, participants: int, which: int, first: int) -> None:
-    """Insist that slots' state words are such as participants write."""
-    states, owners = words & STATE_MASK, words >> STATE_BITS & OWNER_MASK
-    seats, generations = owners & SEAT_MASK, words >> GENERATION_SHIFT
-    is_illegal = (words < 0) | (seats > participants) | (states > SHARED)
-    is_illegal |= (states == FREE) & (owners != NOBODY)
-    is_illegal |= (states != FREE) & (generations == 0)
-    is_illegal |= (states == OWNED) & (seats == 0)
-    if is_illegal.any():
-        index = int(np.argmax(is_illegal))
-        found = f"{int(words[index]):#018x}"
-        field = f"state of slot {first + index} of class {which}"
-        raise LayoutError(path, field, found, "a word that a participant writes")
+def _insist_sound(slab: FileSight, plan: Words, which: int, first: int, records: Words) -> None:
+    """Insist that slots, read from slot `first` of a class on, are such as participants leave them.
+
+    A slot may have moved on while it was read. So one that looks wrong is looked at again, and believed to
+    be wrong only if its state is the same before and after: a state never comes back.
+    """
+    row = PLAN_ROWS + which * PLAN_ROW_WORDS
+    first_word, first_slot = int(plan[row + ROW_SLOTS_AT]), int(plan[row + ROW_FIRST_SLOT])
+    begin, end = first, first + records.size // SLOT_RECORD_WORDS
+    while begin < end:
+        unchecked = records[(begin - first) * SLOT_RECORD_WORDS :]
+        suspect = first_wrong_slot(unchecked, part_of_plan(plan, which, begin, end - begin))
+        if suspect is None:
+            return
+        index = suspect.slot - first_slot
+        at = first_word + index * SLOT_RECORD_WORDS
+        before, again, after = slab[at + STATE], slab.read(at, SLOT_RECORD_WORDS), slab[at + STATE]
+        if before == again[STATE] == after:
+            wrong = first_wrong_slot(again, part_of_plan(plan, which, index, 1))
+            if wrong is not None:
+                raise wrong.error(slab.path)
+        begin = index + 1
+
+
+def _look_at_blocks(slab: FileSight, config: SlabConfig, plan: Words) -> Words:
+    """Return what participants say of themselves, a row for each seat."""
+    words = slab.read(int(plan[PLAN_PARTICIPANTS_AT]), config.participants * PARTICIPANT_WORDS)
+    blocks = words.reshape(config.participants, PARTICIPANT_WORDS)
+    check_blocks(slab.path, blocks)
+    return blocks
 
 
 def _classes(config: SlabConfig, counts: list[tuple[int, int]], blocks: Words) -> Iterator[ClassReport]:
@@ -237,8 +240,8 @@ def _classes(config: SlabConfig, counts: list[tuple[int, int]], blocks: Words) -
         begin = COUNTERS + which * COUNTER_WORDS
         counters = blocks[:, begin : begin + COUNTER_WORDS]
         used_max = max(int(counters[:, USED_MAX].max()), owned + shared)
-        claimed, overflowed, refused = (
-            int(counters[:, each].sum()) for each in (CLAIMED, OVERFLOWED, REFUSED)
+        claimed, freed, overflowed, refused = (
+            int(counters[:, each].sum()) for each in (CLAIMED, FREED, OVERFLOWED, REFUSED)
         )
         yield ClassReport(
             slot_bytes=size_class.slot_bytes,
@@ -247,6 +250,7 @@ def _classes(config: SlabConfig, counts: list[tuple[int, int]], blocks: Words) -
             shared=shared,
             used_max=used_max,
             claimed=claimed,
+            freed=freed,
             overflowed=overflowed,
             refused=refused,
         )
@@ -287,4 +291,5 @@ def _participants(
             left_shared=total_shared - shared,
             claimed=claimed,
             freed=freed,
+            last_ticket=int(block[DONE_TICKET]),
         )

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from middleware.shm.errors import NotFound, PermissionsError, ShmError
-from middleware.shm.inspect import Kind
+from middleware.shm.inspection.look import KINDS, Kind
 from middleware.shm.log_writer import remove_log
 from middleware.shm.ring_file import SEATS_FILE as RING_SEATS_FILE
 from middleware.shm.ring_file import remove_ring
@@ -43,7 +43,12 @@ def remove(runtime: Runtime, kind: Kind, name: str, *, is_dry_run: bool = False)
     """
     place = runtime.place(kind.directory, name)
     if not place.is_dir():
-        raise NotFound(f"there is no {kind.name} {name} in {runtime.path}")
+        raise NotFound(f"there is no {kind.name} '{name}' in {runtime.path}")
+    if kind not in REMOVABLE:
+        raise ShmError(
+            f"{kind.name} {name} is not removed, because nobody can know who uses it: remove {place} by hand "
+            f"when nothing runs on this node any more"
+        )
     users = kind.users(place)
     if users:
         told = ", ".join(str(user) for user in users[:USERS_TOLD])
@@ -84,6 +89,7 @@ _REMOVERS: dict[str, Callable[[Runtime, str], None]] = {
     "ring": _remove_ring,
     "slab": _remove_slab,
 }
+REMOVABLE = tuple(kind for kind in KINDS if kind.name in _REMOVERS)  # who uses a bell, nobody can know
 
 
 def _bytes_below(place: Path) -> int:

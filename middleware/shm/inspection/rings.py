@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from middleware.shm.errors import LayoutError
-from middleware.shm.inspect_files import (
+from middleware.shm.inspection.files import (
     LOOKS_MAX,
     Condition,
     FileFacts,
@@ -63,7 +63,7 @@ class RingReport:
     last: RecordReport | None  # None if there never was one, or it changed at every look
 
 
-def inspect_ring_at(place: Path) -> RingReport:
+def inspect_ring(place: Path) -> RingReport:
     """Look at the ring in directory `place`; ShmError says why that cannot be."""
     with FileSight(place / RING_FILE, LAYOUT) as ring:
         capacity_bytes = check_sizes(ring.path, ring.header)

@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from middleware.shm.inspect import Report, Row
-    from middleware.shm.inspect_table import Line
+    from middleware.shm.inspection.report import Report, Row
+    from middleware.shm.inspection.table import Line
     from middleware.shm.runtime import Runtime
 
 WATCH_SECONDS = 1.0
-KIND_NAMES = ("log", "ring", "slab")
+KIND_NAMES = ("log", "ring", "slab", "bell")
+REMOVABLE_NAMES = ("log", "ring", "slab")  # who uses a bell, nobody can know
 
 EXAMPLES = """\
 examples:
@@ -34,6 +35,7 @@ states:
   ended         the writer has said that nothing more will come
   no writer     nobody writes; a name with 'dead' is who died, the next writer continues there
   no producer, no consumer, unused     of rings and slabs: who is missing
+  present       a bell: how often it was rung is all that can be known
   unseen        you may read it, but not see who uses it: ask its owner
   unfinished, unreadable, damaged      the reason is below the table
 
@@ -55,7 +57,7 @@ examples:
   twintape shm inspect bodies --watch
 """
 RM_EXAMPLES = """\
-What somebody uses is not removed: the refusal names who. A log's readers count.
+What somebody uses is not removed: the refusal names who. A log's readers count. Bells are not removed.
 
 examples:
   twintape shm rm XNAS.ITCH --dry-run
@@ -82,18 +84,18 @@ def configure(parser: argparse.ArgumentParser) -> None:
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
 
-    ls = add("ls", "list logs, rings and slabs, a line each", LS_EXAMPLES)
+    ls = add("ls", "list logs, rings, slabs and bells, a line each", LS_EXAMPLES)
     _add_views(ls)
-    one = add("inspect", "tell everything about one log, ring or slab", INSPECT_EXAMPLES)
-    one.add_argument("name", metavar="NAME", help="its name, or logs/NAME, rings/NAME, slabs/NAME")
-    _add_kind(one)
+    one = add("inspect", "tell everything about one log, ring, slab or bell", INSPECT_EXAMPLES)
+    one.add_argument("name", metavar="NAME", help="its name, or logs/NAME, rings/NAME, and so on")
+    _add_kind(one, KIND_NAMES)
     _add_views(one)
     one.add_argument(
         "--frames", metavar="N", type=int, default=0, help="of a log: show its newest N frames too"
     )
     rm = add("rm", "remove logs, rings and slabs that nobody uses", RM_EXAMPLES)
     rm.add_argument("names", metavar="NAME", nargs="+", help="a name, or logs/NAME, rings/NAME, slabs/NAME")
-    _add_kind(rm)
+    _add_kind(rm, REMOVABLE_NAMES)
     rm.add_argument("--dry-run", action="store_true", help="say what would be removed, and remove nothing")
 
 
@@ -104,8 +106,8 @@ def _add_views(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _add_kind(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--kind", choices=KIND_NAMES, help="where a name is that of several kinds")
+def _add_kind(parser: argparse.ArgumentParser, names: tuple[str, ...]) -> None:
+    parser.add_argument("--kind", choices=names, help="where a name is that of several kinds")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -143,7 +145,8 @@ class _Listing:
     def _rows(self) -> tuple[list[Row], str]:
         """Return a row for each item, or why there are none."""
         from middleware.shm.errors import NotFound
-        from middleware.shm.inspect import inspect_all, row_of
+        from middleware.shm.inspection.look import inspect_all
+        from middleware.shm.inspection.report import row_of
 
         try:
             return [row_of(report) for report in inspect_all(self._runtime)], ""
@@ -157,8 +160,8 @@ class _Listing:
         return {"runtime": str(self._runtime.path), "time_ns": time_ns(), "items": rows}
 
     def as_lines(self, width: int | None) -> list[Line]:
-        from middleware.shm.inspect_table import Piece
-        from middleware.shm.inspect_text import listing
+        from middleware.shm.inspection.table import Piece
+        from middleware.shm.inspection.text import listing
 
         rows, problem = self._rows()
         if problem:
@@ -186,10 +189,11 @@ class _Listing:
 
 def _inspect(args: argparse.Namespace, runtime: Runtime) -> int:
     from feeds.errors import ConfigError
-    from middleware.shm.inspect import BrokenReport, find, inspect_one, kind_named
-    from middleware.shm.inspect_logs import newest_frames
-    from middleware.shm.inspect_table import Piece
-    from middleware.shm.inspect_text import frame_lines, frame_records, page
+    from middleware.shm.inspection.logs import newest_frames
+    from middleware.shm.inspection.look import find, inspect_one, kind_named
+    from middleware.shm.inspection.report import BrokenReport
+    from middleware.shm.inspection.table import Piece
+    from middleware.shm.inspection.text import frame_lines, frame_records, page
 
     kind, name = find(runtime, args.name, kind_named(args.kind) if args.kind else None)
     if args.frames and kind.name != "log":
@@ -225,12 +229,12 @@ def _inspect(args: argparse.Namespace, runtime: Runtime) -> int:
 
 
 def _remove(args: argparse.Namespace, runtime: Runtime) -> int:
-    from middleware.shm.inspect import find, kind_named
-    from middleware.shm.inspect_table import bytes_text
-    from middleware.shm.removal import remove
+    from middleware.shm.inspection.look import find, kind_named
+    from middleware.shm.inspection.removal import REMOVABLE, remove
+    from middleware.shm.inspection.table import bytes_text
 
     wanted = kind_named(args.kind) if args.kind else None
-    found = [find(runtime, word, wanted) for word in args.names]  # all, before the first is removed
+    found = [find(runtime, word, wanted, REMOVABLE) for word in args.names]  # all, before one is removed
     for kind, name in found:
         removal = remove(runtime, kind, name, is_dry_run=args.dry_run)
         told = "would remove" if args.dry_run else "removed"
@@ -306,7 +310,7 @@ def _print_lines(lines: list[Line]) -> None:
 
         Console().print(_rich_text(lines), soft_wrap=True)
     else:
-        from middleware.shm.inspect_table import plain
+        from middleware.shm.inspection.table import plain
 
         print("\n".join(plain(line) for line in lines))
 

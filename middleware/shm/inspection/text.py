@@ -9,12 +9,13 @@ from typing import Any
 
 from feeds.frame_text import FrameText
 from feeds.wire import FrameArray
-from middleware.shm.inspect import BrokenReport, Report, Row
-from middleware.shm.inspect_files import Condition, FileFacts, Holder, Life
-from middleware.shm.inspect_logs import LogReport, ReaderReport
-from middleware.shm.inspect_rings import RingReport
-from middleware.shm.inspect_slabs import ParticipantReport, SlabReport
-from middleware.shm.inspect_table import (
+from middleware.shm.inspection.bells import BellReport
+from middleware.shm.inspection.files import Condition, FileFacts, Holder, Life
+from middleware.shm.inspection.logs import LogReport, ReaderReport
+from middleware.shm.inspection.report import BrokenReport, Report, Row
+from middleware.shm.inspection.rings import RingReport
+from middleware.shm.inspection.slabs import ParticipantReport, SlabReport
+from middleware.shm.inspection.table import (
     Column,
     Line,
     Piece,
@@ -29,6 +30,7 @@ STYLES = {
     Condition.LIVE: "green",
     Condition.ENDED: "dim",
     Condition.UNUSED: "dim",
+    Condition.PRESENT: "dim",
     Condition.NO_WRITER: "yellow",
     Condition.NO_PRODUCER: "yellow",
     Condition.NO_CONSUMER: "yellow",
@@ -87,6 +89,7 @@ _PARTICIPANT_COLUMNS = (
     Column("LEFT BY DEAD", rank=1, is_right=True),
     Column("CLAIMED", rank=3, is_right=True),
     Column("FREED", rank=4, is_right=True),
+    Column("LAST TICKET", rank=5, is_right=True),
 )
 
 
@@ -118,6 +121,8 @@ def page(report: Report, width: int | None) -> list[Line]:
         lines += _ring_page(report)
     elif isinstance(report, SlabReport):
         lines += _slab_page(report, width)
+    elif isinstance(report, BellReport):
+        lines += _bell_page(report)
     else:
         lines += _broken_page(report)
     return lines
@@ -168,6 +173,8 @@ def _how_many(holders: Sequence[Holder], noun: str = "") -> Piece:
 
 
 def _holds(row: Row) -> Piece:
+    if row.kind == "bell" and row.progress is not None:
+        return Piece(_rung_text(row.progress))
     if row.used is None or row.capacity is None:
         return _NOTHING
     if row.first_seq is not None and row.next_seq is not None:
@@ -175,6 +182,10 @@ def _holds(row: Row) -> Piece:
     if row.kind == "ring":
         return Piece(f"{bytes_text(row.used)} of {bytes_text(row.capacity)}")
     return Piece(f"{row.used:,} of {row.capacity:,} slots")
+
+
+def _rung_text(ring_count: int) -> str:
+    return f"rung {ring_count:,} time{'' if ring_count == 1 else 's'}"
 
 
 def _rate_text(row: Row, rate: float | None) -> str:
@@ -325,7 +336,13 @@ def _participant_pieces(each: ParticipantReport) -> list[Piece]:
         Piece(f"{each.left:,}", "red" if each.left else ""),
         Piece(f"{each.claimed:,}"),
         Piece(f"{each.freed:,}"),
+        Piece(f"{each.last_ticket:,}"),
     ]
+
+
+def _bell_page(report: BellReport) -> Iterator[Line]:
+    yield _labelled("count", Piece(_rung_text(report.ring_count)))
+    yield from _file_lines(report.facts)
 
 
 def _broken_page(report: BrokenReport) -> Iterator[Line]:
