@@ -6,8 +6,6 @@ import logging
 import shutil
 import time
 from collections import deque
-from contextlib import suppress
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -18,14 +16,13 @@ from feeds.errors import ConfigError, FrameError
 from feeds.wire import FRAME_BYTES, FrameArray, WordArray, place
 from middleware.shm import mapping
 from middleware.shm.errors import LayoutError, NotFound, ShmError
-from middleware.shm.log_gates import GateChange, GateEvent, Gates, see_readers
+from middleware.shm.log_gates import GateChange, GateEvent, Gates
 from middleware.shm.log_kernels import (
     BEGIN,
     CLAIM,
     CLAIM_LIMIT,
     ENDED,
     LIVE,
-    NO_LIMIT,
     STATE,
     TAIL,
     WRITER_WORDS,
@@ -36,8 +33,8 @@ from middleware.shm.log_kernels import (
 from middleware.shm.log_layout import (
     LOG_FILE,
     LOG_LAYOUT,
-    READER_SEAT_BYTE,
     READERS_DIRECTORY,
+    SEQUENCE_MAX,
     SLOT_COUNT_DEFAULT,
     WRITER_SEAT_FILE,
     body_bytes,
@@ -49,18 +46,18 @@ from middleware.shm.mapping import MappedFile
 from middleware.shm.runtime import Runtime
 from middleware.shm.seats import Seats
 from middleware.shm.system_kernels import wake_all_kernel
+from middleware.shm.word_access_kernels import load_word, store_word
 
 log = logging.getLogger(__name__)
 
 PATIENCE_NS_DEFAULT = 50_000_000
 PATIENCE_NS_MAX = 10_000_000_000
-SCAN_EVERY_NS = 10_000_000  # how long a reader waits at most until its gate is noticed
 GATE_NAP_S = 20e-6
 EVENTS_MAX = 1_000  # the newest are kept for a writer that does not ask for them
 FIRST_SEQ_DEFAULT = 1
 
 _SEQ = place("message_seq").word
-_LOUD = (GateChange.OVERRUN, GateChange.DIED, GateChange.BROKEN, GateChange.REFUSED)
+_LOUD = (GateChange.OVERRUN, GateChange.DIED, GateChange.BROKEN, GateChange.BEHIND, GateChange.REFUSED)
 
 
 class LogWriter:
@@ -73,18 +70,17 @@ class LogWriter:
         self.incarnation = mapped.header.incarnation
         self.words = mapped.words
         self.state = np.zeros(WRITER_WORDS, dtype=np.int64)
-        self.state[CLAIM_LIMIT] = NO_LIMIT
+        self.state[CLAIM_LIMIT] = SEQUENCE_MAX
         self._path = mapped.path
         self._seats = seats
         readers = mapped.path.parent / READERS_DIRECTORY
         self._gates = Gates(mapped.words, self.slot_count, readers, patience_ns)
+        self._is_ended = False
         self._events: deque[GateEvent] = deque(maxlen=EVENTS_MAX)
-        self._scan_at_ns = 0
         resume_kernel(self.words)
-        self.words[STATE] = LIVE
-        self._gates.start()
-        _remove_dead_readers(readers)
-        self._scan(time.monotonic_ns())
+        store_word(self.words, STATE, LIVE)
+        self._gates.start(time.monotonic_ns())
+        self._look_after_gates(time.monotonic_ns())
 
     @classmethod
     def open(
@@ -123,27 +119,29 @@ class LogWriter:
                 raise ConfigError(
                     f"log {name} has {found} slots, not {slot_count}: leave the number out, or remove the log"
                 )
+            next_seq = load_word(mapped.words, TAIL)
+            if first_seq is not None and first_seq < next_seq:
+                raise ConfigError(_cannot_go_back(name, next_seq, first_seq))
             writer = cls(name, seats, mapped, patience_ns=patience_ns)
-            if first_seq is not None:
-                writer.skip_to(first_seq)
         except BaseException:
             seats.close()
             raise
+        if first_seq is not None:
+            writer.skip_to(first_seq)
         return writer
 
     @property
     def next_seq(self) -> int:
         """The number that the next frame must have."""
-        return int(self.words[TAIL])
+        return load_word(self.words, TAIL)
 
     def publish(self, frames: FrameArray | WordArray | Any) -> None:
         """Make a batch visible to all readers. Its message numbers must follow `next_seq`, or none is."""
-        if not self._seats.is_open:  # closed, or left behind in the parent by a fork
-            raise ShmError(f"log {self.name} is not open for writing in this process")
+        self._insist_open()
         rows = wire.words(frames)
         now_ns = time.monotonic_ns()
-        if now_ns >= self._scan_at_ns:
-            self._scan(now_ns)
+        if self._gates.is_due(now_ns):
+            self._look_after_gates(now_ns)
         count = len(rows)
         done = publish_kernel(self.words, self.state, rows, 0, count)
         if done < 0:
@@ -162,12 +160,10 @@ class LogWriter:
 
     def skip_to(self, next_seq: int) -> None:
         """Go on with `next_seq`, giving up all numbers before it: readers are told that they missed them."""
+        self._insist_open()
         check_sequence(next_seq)
         if next_seq < self.next_seq:
-            raise ConfigError(
-                f"log {self.name} is at message {self.next_seq} and cannot go back to {next_seq}: "
-                "remove it to start over"
-            )
+            raise ConfigError(_cannot_go_back(self.name, self.next_seq, next_seq))
         if next_seq > self.next_seq:
             skip_kernel(self.words, next_seq)
             wake_all_kernel(self.words, TAIL)
@@ -178,16 +174,22 @@ class LogWriter:
         `publish` does the looking by itself, every few milliseconds; a writer that calls kernels should call
         this as often.
         """
+        self._insist_open()
         now_ns = time.monotonic_ns()
-        if now_ns >= self._scan_at_ns:
-            self._scan(now_ns)
+        if self._gates.is_due(now_ns):
+            self._look_after_gates(now_ns)
         events = list(self._events)
         self._events.clear()
         return events
 
     def end(self) -> None:
-        """Say that nothing more will come. A writer that opens the log again takes it back."""
-        self.words[STATE] = ENDED
+        """Say that nothing more will come; publishing is refused from now on.
+
+        A writer that opens the log again takes that back.
+        """
+        self._insist_open()
+        self._is_ended = True
+        store_word(self.words, STATE, ENDED)
         wake_all_kernel(self.words, TAIL)
 
     def close(self) -> None:
@@ -204,10 +206,15 @@ class LogWriter:
     ) -> None:
         self.close()
 
-    def _scan(self, now_ns: int) -> None:
-        self._scan_at_ns = now_ns + SCAN_EVERY_NS
-        self._gates.scan(now_ns)
-        self.state[CLAIM_LIMIT] = self._gates.claim_limit()
+    def _insist_open(self) -> None:
+        if not self._seats.is_open:  # closed, or left behind in the parent by a fork
+            raise ShmError(f"log {self.name} is not open for writing in this process")
+        if self._is_ended:
+            raise ShmError(f"log {self.name} was ended by this writer: open it again to go on")
+
+    def _look_after_gates(self, now_ns: int) -> None:
+        self._gates.look(now_ns)
+        self.state[CLAIM_LIMIT] = min(self._gates.claim_limit(), SEQUENCE_MAX)
         self._note_events()
 
     def _note_events(self) -> None:
@@ -220,15 +227,17 @@ class LogWriter:
         next_seq = self.next_seq
         since_ns = time.monotonic_ns()
         while True:
-            limit = self._gates.claim_limit()
+            limit = min(self._gates.claim_limit(), SEQUENCE_MAX)
             self.state[CLAIM_LIMIT] = limit
+            self._note_events()
             if limit > next_seq:
                 return
+            if not self._gates.open_gates:
+                raise LayoutError(self._path, "next message number", next_seq, f"below {SEQUENCE_MAX}")
             time.sleep(GATE_NAP_S)
             now_ns = time.monotonic_ns()
             self._gates.on_waited(next_seq, now_ns - since_ns, now_ns)
             since_ns = now_ns
-            self._note_events()
 
 
 def remove_log(runtime: Runtime, name: str) -> None:
@@ -239,13 +248,26 @@ def remove_log(runtime: Runtime, name: str) -> None:
     seats = Seats(directory / WRITER_SEAT_FILE, is_creator=True)
     try:
         seats.take(0, "remover", "writer")
+        seats.insist_current()
         try:
-            open_log(directory, is_writable=True).words[STATE] = ENDED
+            words = open_log(directory, is_writable=True).words
+            store_word(words, STATE, ENDED)
+            wake_all_kernel(words, TAIL)
         except (NotFound, LayoutError) as error:
             log.info("%s: no log whose readers could be told: %s", name, error)
-        shutil.rmtree(directory)
+        # The seat goes last: as long as it is there, nobody else becomes the writer of what we take apart.
+        (directory / LOG_FILE).unlink(missing_ok=True)
+        shutil.rmtree(directory / READERS_DIRECTORY, ignore_errors=True)
+        (directory / WRITER_SEAT_FILE).unlink()
+        directory.rmdir()
+    except OSError as error:
+        raise ShmError(f"cannot remove all of {directory}: {error.strerror}") from error
     finally:
         seats.close()
+
+
+def _cannot_go_back(name: str, next_seq: int, wanted: int) -> str:
+    return f"log {name} is at message {next_seq} and cannot go back to {wanted}: remove it to start over"
 
 
 def _create(runtime: Runtime, name: str, slot_count: int, first_seq: int | None) -> MappedFile:
@@ -257,19 +279,3 @@ def _create(runtime: Runtime, name: str, slot_count: int, first_seq: int | None)
     return mapping.create(
         path, LOG_LAYOUT, name, geometry, body_bytes(slot_count), runtime.file_mode, words=cursors
     )
-
-
-def _remove_dead_readers(directory: Path) -> None:
-    """Remove the files of readers that died without removing them."""
-    for reader in see_readers(directory):
-        if reader.is_alive:
-            continue
-        path = directory / reader.name
-        with suppress(ShmError, FileNotFoundError):  # it is back, or gone, or not ours
-            seats = Seats(path, first_byte=READER_SEAT_BYTE)
-            try:
-                seats.take(0, "remover", "reader")
-                if seats.is_at(path):
-                    path.unlink()
-            finally:
-                seats.close()

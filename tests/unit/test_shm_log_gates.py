@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import struct
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from middleware.shm.log import GateChange, GateEvent, LogReader, LogWriter, Missed, Start
-from middleware.shm.log_gates import CAUGHT_UP_SHARE, READERS_MAX, REST_SHARE, Gates
+from middleware.shm.log_gates import CAUGHT_UP_SHARE, DEAD_FOR_NS, FORGIVEN_SHARE, LOOK_FILES, Gates
 from middleware.shm.log_kernels import GATE_COUNT, IS_GATING, POSITION, READER_KEY
 from middleware.shm.log_layout import (
     READER_BODY_BYTES,
@@ -172,6 +173,19 @@ def test_a_new_writer_waits_for_readers_that_are_there_already(runtime: Runtime,
             assert changes(second.service()) == [GateChange.OPENED]
 
 
+def test_a_new_writer_waits_for_a_reader_that_was_far_behind_when_the_first_ended(
+    runtime: Runtime, writer: LogWriter
+) -> None:
+    with gating(runtime, start=1) as reader:
+        await_gate(writer, reader)
+        publish(writer, SLOTS)
+        writer.close()
+        with LogWriter.open(runtime, NAME, who="b", patience_ns=PATIENCE_NS_MAX):
+            assert reader.is_gated
+            assert len(reader.read()) == SLOTS
+        assert reader.take_missed() == []
+
+
 def test_a_reader_far_behind_gets_its_gate_when_it_has_caught_up(runtime: Runtime, writer: LogWriter) -> None:
     publish(writer, SLOTS)
     with (
@@ -207,10 +221,45 @@ def gates(runtime: Runtime, writer: LogWriter, readers: Path) -> Gates:
     return Gates(writer.words, SLOTS, readers, patience_ns=50 * MS)
 
 
+def test_many_gates_cost_no_more_patience_than_one(runtime: Runtime, gates: Gates) -> None:
+    opened = [gating(runtime, f"stopped-{index}", start=1 + index) for index in range(20)]
+    now_ns = waited_ns = 0
+    for _ in range(3):
+        gates.look(now_ns)
+    assert len(gates.open_gates) == 20
+    for sequence in range(SLOTS + 1, SLOTS + 21):  # each in turn stands in the way
+        while any(gate.position + SLOTS <= sequence for gate in gates.open_gates):
+            now_ns += MS
+            waited_ns += MS
+            gates.on_waited(sequence, MS, now_ns)
+    assert 50 * MS <= waited_ns < 75 * MS
+    for reader in opened:
+        reader.close()
+
+
+def test_a_new_name_does_not_bring_new_patience(runtime: Runtime, gates: Gates) -> None:
+    with gating(runtime, "first"):
+        gates.look(0)
+        gates.on_waited(SLOTS + 1, 50 * MS, 50 * MS)
+    with gating(runtime, "second"):
+        gates.look(51 * MS)
+        assert not gates.open_gates
+
+
+def test_a_reader_that_waits_for_its_gate_far_behind_is_told_of_once(
+    runtime: Runtime, writer: LogWriter, gates: Gates
+) -> None:
+    publish(writer, SLOTS)
+    with gating(runtime, start=20):
+        for _ in range(3):
+            gates.look(0)
+        assert gates.take_events() == [GateEvent("recorder", GateChange.BEHIND, 20)]
+
+
 def test_small_waits_add_up(runtime: Runtime, gates: Gates) -> None:
     with gating(runtime):
         now_ns = 1_000 * MS
-        gates.scan(now_ns)
+        gates.look(now_ns)
         waits = 0
         while gates.open_gates:
             now_ns += 2 * MS  # half of the time is spent waiting for it
@@ -223,17 +272,17 @@ def test_small_waits_add_up(runtime: Runtime, gates: Gates) -> None:
 def test_waiting_a_tenth_of_the_time_is_forgiven(runtime: Runtime, gates: Gates) -> None:
     with gating(runtime):
         now_ns = 1_000 * MS
-        gates.scan(now_ns)
+        gates.look(now_ns)
         for _ in range(1_000):
-            now_ns += (REST_SHARE + 2) * MS
+            now_ns += (FORGIVEN_SHARE + 2) * MS
             gates.on_waited(SLOTS + 1, MS, now_ns)
         assert changes(gates.take_events()) == [GateChange.OPENED]
         gates.close()
 
 
-def test_only_who_stands_in_the_way_is_charged(runtime: Runtime, writer: LogWriter, gates: Gates) -> None:
+def test_only_who_stands_in_the_way_is_overrun(runtime: Runtime, writer: LogWriter, gates: Gates) -> None:
     with gating(runtime, "slow", start=1), gating(runtime, "quick", start=5):
-        gates.scan(0)
+        gates.look(0)
         gates.on_waited(SLOTS + 1, 60 * MS, 60 * MS)
         assert [gate.reader for gate in gates.open_gates] == ["quick"]
         assert gates.take_events()[-1] == GateEvent("slow", GateChange.OVERRUN, 1, 60 * MS)
@@ -242,12 +291,13 @@ def test_only_who_stands_in_the_way_is_charged(runtime: Runtime, writer: LogWrit
 
 def test_who_was_overrun_rests_before_it_is_waited_for_again(runtime: Runtime, gates: Gates) -> None:
     with gating(runtime):
-        gates.scan(0)
+        gates.look(0)
         gates.on_waited(SLOTS + 1, 50 * MS, 50 * MS)
         assert not gates.open_gates
-        gates.scan(50 * MS + REST_SHARE * 50 * MS - 1)
+        half_forgiven_ns = 50 * MS + FORGIVEN_SHARE * 25 * MS
+        gates.look(half_forgiven_ns - FORGIVEN_SHARE)
         assert not gates.open_gates
-        gates.scan(50 * MS + REST_SHARE * 50 * MS)
+        gates.look(half_forgiven_ns)
         assert [gate.reader for gate in gates.open_gates] == ["recorder"]
         gates.close()
 
@@ -290,11 +340,10 @@ def test_a_file_that_is_no_readers_does_not_hold_the_writer_up(
         seats.take(0, "pretender", "reader")  # somebody alive holds it
         path.write_bytes(content)
         gates = Gates(writer.words, SLOTS, readers, PATIENCE_NS)
-        gates.scan(0)
+        gates.look(0)
         assert gates.open_gates == []
-        assert gates.take_events() == []
         publish(writer, 3 * SLOTS)
-        assert writer.service() == []
+        assert not set(changes(gates.take_events() + writer.service())) - {GateChange.BEHIND}
     finally:
         seats.forget()
 
@@ -305,30 +354,63 @@ def test_things_that_are_no_files_do_not_hold_the_writer_up(writer: LogWriter, r
     (readers / "zeros").symlink_to("/dev/zero")
     (readers / "loop").symlink_to("loop")
     gates = Gates(writer.words, SLOTS, readers, PATIENCE_NS)
-    gates.scan(0)
+    gates.look(0)
     assert gates.open_gates == []
     publish(writer, 3 * SLOTS)
     assert writer.service() == []
 
 
 def test_a_directory_full_of_nonsense_is_not_read_for_ever(writer: LogWriter, readers: Path) -> None:
-    for index in range(READERS_MAX + 100):
-        (readers / f"junk-{index}").touch()
-    seen: list[str] = []
+    names = {f"junk-{index}" for index in range(5 * LOOK_FILES)}
+    for name in names:
+        (readers / name).touch()
+    looks: list[list[str]] = []
 
     class Counting(Gates):
-        def _admit(self, reader: str) -> None:
-            seen.append(reader)
-            super()._admit(reader)
+        def look(self, now_ns: int) -> None:
+            looks.append([])
+            super().look(now_ns)
 
-    Counting(writer.words, SLOTS, readers, PATIENCE_NS).scan(0)
-    assert len(seen) == READERS_MAX
+        def _look_at(self, path: Path, now_ns: int, room: int, dead_for_ns: int = DEAD_FOR_NS) -> None:
+            looks[-1].append(path.name)
+            super()._look_at(path, now_ns, room, dead_for_ns)
+
+    gates = Counting(writer.words, SLOTS, readers, PATIENCE_NS)
+    for _ in range(6):
+        gates.look(time.monotonic_ns())
+    assert max(map(len, looks)) == LOOK_FILES
+    assert {name for look in looks for name in look} == names  # all have their turn
+
+
+def test_the_next_look_is_the_later_the_longer_a_look_took(writer: LogWriter, readers: Path) -> None:
+    class Slow(Gates):
+        def _look_at(self, path: Path, now_ns: int, room: int, dead_for_ns: int = 0) -> None:
+            while time.monotonic_ns() < now_ns + MS:
+                pass
+
+    (readers / "anybody").touch()
+    gates = Slow(writer.words, SLOTS, readers, PATIENCE_NS)
+    now_ns = time.monotonic_ns()
+    gates.look(now_ns)
+    assert not gates.is_due(now_ns + 99 * MS)
+
+
+def test_files_of_the_dead_are_removed_while_the_writer_runs(
+    writer: LogWriter, runtime: Runtime, readers: Path
+) -> None:
+    with LogReader.open(runtime, NAME, who="alive"):
+        for name, age_ns in (("long-dead", 2 * DEAD_FOR_NS), ("just-made", 0)):
+            (readers / name).write_bytes(content_of(HONEST))
+            made_ns = time.time_ns() - age_ns
+            os.utime(readers / name, ns=(made_ns, made_ns))
+        Gates(writer.words, SLOTS, readers, PATIENCE_NS).look(0)
+        assert sorted(path.name for path in readers.iterdir()) == ["alive", "just-made"]
 
 
 def test_a_dead_reader_that_asks_is_not_waited_for(writer: LogWriter, readers: Path) -> None:
     (readers / "dead").write_bytes(content_of(HONEST))
     gates = Gates(writer.words, SLOTS, readers, PATIENCE_NS)
-    gates.scan(0)
+    gates.look(0)
     assert gates.open_gates == []
 
 
