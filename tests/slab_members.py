@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
-from middleware.shm.inspection.slabs import SlabReport, inspect_slab
+from middleware.shm.inspection.slabs import ClassReport, SlabReport, inspect_slab
 from middleware.shm.runtime import Runtime
 from middleware.shm.slab import SizeClass, Slab, SlabConfig
 
@@ -56,3 +56,7 @@ def shared(slab: Slab, data: bytes = b"body", tag: int = 0) -> int:
 def look(runtime: Runtime, name: str = NAME) -> SlabReport:
     """Look at the slab from outside; what is wrong with it is raised."""
     return inspect_slab(runtime.place("slabs", name))
+
+
+def class_report(runtime: Runtime, which: int = 0) -> ClassReport:
+    return look(runtime).classes[which]

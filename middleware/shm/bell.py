@@ -17,18 +17,18 @@ it reads its rings before it waits.
 from __future__ import annotations
 
 import mmap
-import time
 from pathlib import Path
 from typing import Self
 
 from feeds.compiled import i64
+from middleware.shm.arguments import whole_word
 from middleware.shm.atomics import Words
-from middleware.shm.bell_kernels import ring_bell_kernel, wait_bell_kernel
+from middleware.shm.bell_kernels import ring_bell_kernel, sleep_for_bell_kernel
 from middleware.shm.errors import LayoutError, NotFound, ShmError
 from middleware.shm.mapping import HEADER_BYTES, LINE_WORDS, Header, Layout, MappedFile, create, open_file
 from middleware.shm.runtime import Runtime
-from middleware.shm.waiting import Waiting
-from middleware.shm.waiting_kernels import SLICE_NS
+from middleware.shm.waiting import Waiting, wait_in_steps
+from middleware.shm.waiting_kernels import linger_kernel
 
 BELL_FILE = "bell"
 LAYOUT = Layout("bell", 1, ())
@@ -78,7 +78,7 @@ class Bell:
     @property
     def count(self) -> int:
         """How often it was rung; whatever was stored before those rings is visible."""
-        return wait_bell_kernel(self.words, i64(BELL_WORD), i64(SLEEPER_WORD), i64(0), _LOOK, i64(0))
+        return linger_kernel(self.words, i64(BELL_WORD), i64(0), _LOOK, i64(0))
 
     def ring(self) -> int:
         """Ring, after whatever it is about was stored; return how many sleepers were woken."""
@@ -89,14 +89,22 @@ class Bell:
 
         `plan` is that of the waiter's `Waiting`, which counts what became of its waits.
         """
-        deadline_ns = time.monotonic_ns() + timeout_ns
-        left_ns = timeout_ns
-        while True:
-            slice_ns = i64(min(left_ns, SLICE_NS))
-            count = wait_bell_kernel(self.words, i64(BELL_WORD), i64(SLEEPER_WORD), i64(seen), plan, slice_ns)
-            left_ns = deadline_ns - time.monotonic_ns()
-            if count != seen or left_ns <= 0:
-                return count
+        return wait_for_bell(self.words, BELL_WORD, SLEEPER_WORD, seen, plan, timeout_ns)
+
+
+def wait_for_bell(
+    words: Words, bell_index: int, sleeper_index: int, seen: int, plan: Words, timeout_ns: int
+) -> int:
+    """Return a word that is rung once it is not `seen`, or `seen` after `timeout_ns`; signals are handled."""
+    bell, sleeper, value_seen = i64(bell_index), i64(sleeper_index), i64(whole_word("the count seen", seen))
+
+    def linger(step_ns: int) -> int:
+        return linger_kernel(words, bell, value_seen, plan, i64(step_ns))
+
+    def sleep(step_ns: int) -> int:
+        return sleep_for_bell_kernel(words, bell, sleeper, value_seen, plan, i64(step_ns))
+
+    return wait_in_steps(linger, sleep, seen, plan, timeout_ns)
 
 
 def check_size(path: Path, header: Header) -> None:

@@ -35,13 +35,13 @@ from middleware.shm.system_kernels import ALL_WAITERS, TIMED_OUT, futex_wake, no
 from middleware.shm.waiting_kernels import (
     BACK_OFF,
     PLAN_LATE,
-    PLAN_SLEEP_NS_MAX,
     PLAN_STRATEGY,
     PLAN_WORDS,
     SLEEP_NS_MIN,
     SLICE_NS,
-    awake_ns,
-    linger,
+    is_awake,
+    linger_first,
+    longer_nap_ns,
     sleep_on,
 )
 
@@ -66,6 +66,35 @@ def ring_bell(words: Words, bell_index: int, sleeper_index: int) -> int:
 
 
 @kernel
+def sleep_for_bell(
+    words: Words, bell_index: int, sleeper_index: int, seen: int, plan: Words, timeout_ns: int
+) -> int:
+    """Sleep for a slice, or `timeout_ns`; return the bell's word as soon as it is not `seen`.
+
+    Returns `seen` also when woken without a ring, and when a signal came, so that it can be handled.
+    """
+    since_ns = now_ns()
+    slice_ns = min(timeout_ns, SLICE_NS)
+    left_ns = slice_ns
+    nap_ns = SLEEP_NS_MIN if plan[PLAN_STRATEGY] == BACK_OFF else slice_ns
+    outcome = TIMED_OUT
+    value = seen
+    while value == seen and outcome == TIMED_OUT and left_ns > 0:
+        ticket = fetch_or(words, sleeper_index, 1) | 1
+        fence_full()  # SYNC bell: the announcement before the last look; pairs with wake_sleepers
+        value = load_acquire(words, bell_index)
+        if value != seen:
+            return value
+        outcome = sleep_on(words, sleeper_index, ticket, plan, min(nap_ns, left_ns))
+        value = load_acquire(words, bell_index)
+        if outcome == TIMED_OUT and value != seen:
+            plan[PLAN_LATE] += 1
+        nap_ns = longer_nap_ns(plan, nap_ns)
+        left_ns = slice_ns - (now_ns() - since_ns)
+    return value
+
+
+@kernel
 def wait_bell(
     words: Words, bell_index: int, sleeper_index: int, seen: int, plan: Words, timeout_ns: int
 ) -> int:
@@ -73,29 +102,16 @@ def wait_bell(
 
     What was stored before a ring is visible after it. A timeout of zero or less looks once.
     """
-    value = load_acquire(words, bell_index)
-    if value != seen or timeout_ns <= 0:
-        return value
     since_ns = now_ns()
-    value = linger(words, bell_index, seen, plan, since_ns, awake_ns(plan, timeout_ns))
-    nap_ns = SLEEP_NS_MIN
-    while value == seen:
+    value = linger_first(words, bell_index, seen, plan, timeout_ns)
+    while value == seen and timeout_ns > 0:
         left_ns = timeout_ns - (now_ns() - since_ns)
         if left_ns <= 0:
             return value
-        slice_ns = SLICE_NS
-        if plan[PLAN_STRATEGY] == BACK_OFF:
-            slice_ns = nap_ns
-            nap_ns = min(2 * nap_ns, plan[PLAN_SLEEP_NS_MAX])
-        ticket = fetch_or(words, sleeper_index, 1) | 1
-        fence_full()  # SYNC bell: the announcement before the last look; pairs with wake_sleepers
-        value = load_acquire(words, bell_index)
-        if value != seen:
-            return value
-        outcome = sleep_on(words, sleeper_index, ticket, plan, min(slice_ns, left_ns))
-        value = load_acquire(words, bell_index)
-        if outcome == TIMED_OUT and value != seen:
-            plan[PLAN_LATE] += 1
+        if is_awake(plan):
+            value = linger_first(words, bell_index, seen, plan, left_ns)
+        else:
+            value = sleep_for_bell(words, bell_index, sleeper_index, seen, plan, left_ns)
     return value
 
 
@@ -109,11 +125,21 @@ def ring_bell_kernel(words: Words, bell_index: int, sleeper_index: int) -> int:
 def wait_bell_kernel(
     words: Words, bell_index: int, sleeper_index: int, seen: int, plan: Words, timeout_ns: int
 ) -> int:
-    """`wait_bell`, for Python. Signals are handled only when it returns, so ask in slices."""
+    """`wait_bell`, for Python, which handles no signal before it returns: see `bell.wait_for_bell`."""
     return wait_bell(words, bell_index, sleeper_index, seen, plan, timeout_ns)
+
+
+@kernel
+def sleep_for_bell_kernel(
+    words: Words, bell_index: int, sleeper_index: int, seen: int, plan: Words, timeout_ns: int
+) -> int:
+    """`sleep_for_bell`, for Python."""
+    return sleep_for_bell(words, bell_index, sleeper_index, seen, plan, timeout_ns)
 
 
 def warm_up() -> None:
     words = np.zeros(8, dtype=np.int64)
+    plan = np.zeros(PLAN_WORDS, dtype=np.int64)
     ring_bell_kernel(words, 0, 1)
-    wait_bell_kernel(words, 0, 1, 1, np.zeros(PLAN_WORDS, dtype=np.int64), 1)
+    wait_bell_kernel(words, 0, 1, 1, plan, 1)
+    sleep_for_bell_kernel(words, 0, 1, 1, plan, 1)

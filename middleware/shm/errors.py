@@ -26,6 +26,14 @@ class NotFound(ShmError):
     """No such log, ring or slab: start what makes it, or correct the name."""
 
 
+class AlreadyThere(ShmError):
+    """A file that was to be made exists. Open it, or remove it first."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        super().__init__(f"{path} exists already: open it, or remove it first")
+
+
 class InUse(ShmError):
     """Somebody else holds a place that only one may hold. Wait for it to end, or stop it."""
 

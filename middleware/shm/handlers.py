@@ -7,8 +7,9 @@
     handler = compiled_handler(count_trades, memory)
     reader.poll(handler, limit=10_000)
 
-Kernels reach it through its address, so they are compiled once for all handlers and kept on disk. A handler
-must not raise: there is no Python around it that could catch what it raises.
+Kernels reach it through its address, so they are compiled once for all handlers and kept on disk. There is no
+Python around it that could pass on what it raises: the interpreter prints that, and `poll` stops before the
+chunk that it was called with and says so. The next poll gives that chunk to it again, whole.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ Function = Callable[[WordArray, Words], None]
 
 _numba: Any = numba  # types only some of what it offers
 _words_at: Any = _numba.types.CPointer(types.int64)
-_SIGNATURE = types.void(_words_at, types.int64, _words_at, types.int64)  # frames, count, memory, words
+# Frames, their count; memory, its words; and a word that the entry clears if the handler came to its end.
+_SIGNATURE = types.void(_words_at, types.int64, _words_at, types.int64, _words_at)
 
 
 class CompiledHandler:
@@ -40,10 +42,15 @@ class CompiledHandler:
     __slots__ = ("_entry", "address", "function", "memory")
 
     def __init__(self, function: Function, memory: Words) -> None:
+        if not isinstance(memory, np.ndarray):
+            raise ConfigError(f"a handler's memory must be an array of int64, was {type(memory).__name__}")
         if memory.dtype != np.int64 or memory.ndim != 1 or not memory.flags.c_contiguous:
             raise ConfigError(
                 f"a handler's memory must be one row of int64, was {memory.dtype} of shape {memory.shape}"
             )
+        if not memory.flags.writeable or not memory.flags.aligned:  # it is reached by its address
+            found = "unaligned" if memory.flags.writeable else "read-only"
+            raise ConfigError(f"a handler's memory must be writable and aligned to its words, was {found}")
         self.function = function
         self.memory = memory
         self._entry: Any = None if IS_INTERPRETED else _entry_of(function)
@@ -60,7 +67,8 @@ def _entry_of(function: Function) -> Any:
     carray = _numba.carray
     inner: Any = function if hasattr(function, "py_func") else _numba.njit(nogil=True)(function)
 
-    def enter(frames: Any, count: int, memory: Any, memory_words: int) -> None:
+    def enter(frames: Any, count: int, memory: Any, memory_words: int, is_unfinished: Any) -> None:
         inner(carray(frames, (count, FRAME_WORDS)), carray(memory, (memory_words,)))
+        is_unfinished[0] = 0  # not reached if the handler raised
 
     return _numba.cfunc(_SIGNATURE, nopython=True)(enter)

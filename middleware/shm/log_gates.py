@@ -146,7 +146,7 @@ class Gates:
             if asked is None:
                 self._close_gate(gate, GateChange.BROKEN)
                 continue
-            position, is_gating, key = asked  # SYNC gate-position: pairs with read_kernel
+            position, is_gating, key = asked  # SYNC gate-position: pairs with whoever stores POSITION
             if key == gate.key and not is_gating:
                 self._close_gate(gate, GateChange.LEFT)
             elif key != gate.key or not is_locked(gate.fd):

@@ -84,10 +84,12 @@ NEXT = 0  # the number that it reads next
 MISSED_FIRST, MISSED_END = 1, 2  # the range that the last move gave up
 MISSED_COUNT = 3  # frames missed since the reader was opened
 DAMAGED_AT = 4  # the number whose slot held another
+IS_UNFINISHED = 5  # 1: a compiled handler was called and has not come to its end
 READER_WORDS = 8
 
 LAPPED = -1
 DAMAGED = -2
+RAISED = -3
 
 _SEQ = place("message_seq").word
 _LINE_OF_WORDS = 8  # 64 bytes
@@ -206,8 +208,9 @@ def oldest_of(words: Words) -> int:
 def copy_out(words: Words, state: Words, frames: WordArray, limit: int) -> int:
     """Copy up to `limit` frames, from NEXT on, into `frames`; return how many, LAPPED or DAMAGED.
 
-    NEXT moves behind them. LAPPED: the writer came around; MISSED_FIRST and MISSED_END say what was missed,
-    and NEXT is behind it. Nothing of `frames` may be used then.
+    NEXT stays: the caller goes on behind them when they are dealt with. LAPPED: the writer came around;
+    MISSED_FIRST and MISSED_END say what was missed, and NEXT is behind it. Nothing of `frames` may be used
+    then.
     """
     sequence: int = state[NEXT]
     tail = load_acquire(words, TAIL)  # SYNC frames-visible: pairs with publish_frames
@@ -229,7 +232,6 @@ def copy_out(words: Words, state: Words, frames: WordArray, limit: int) -> int:
         if frames[row, _SEQ] != sequence + row:
             state[DAMAGED_AT] = sequence + row
             return DAMAGED
-    state[NEXT] = sequence + count
     return count
 
 
@@ -250,11 +252,29 @@ def _give_up(words: Words, state: Words, oldest: int, tail: int) -> int:
 
 @kernel
 def read_kernel(words: Words, own: Words, state: Words, frames: WordArray, limit: int) -> int:
-    """Copy frames out as `copy_out` does, and say in the reader's own file how far it is."""
+    """Copy frames out as `copy_out` does, go on behind them, and say so in the reader's own file."""
     count = copy_out(words, state, frames, limit)
+    if count > 0:
+        state[NEXT] += count
     if count != 0:
         store_release(own, POSITION, state[NEXT])  # SYNC gate-position: pairs with Gates.claim_limit
     return count
+
+
+@kernel
+def fetch_kernel(words: Words, own: Words, state: Words, frames: WordArray, limit: int) -> int:
+    """Copy frames out as `copy_out` does, and stay before them: see `pass_kernel`."""
+    count = copy_out(words, state, frames, limit)
+    if count == LAPPED:
+        store_release(own, POSITION, state[NEXT])  # SYNC gate-position: pairs with Gates.claim_limit
+    return count
+
+
+@kernel
+def pass_kernel(own: Words, state: Words, count: int) -> None:
+    """Go on behind `count` frames that `fetch_kernel` copied out: they are handled, and no longer needed."""
+    state[NEXT] += count
+    store_release(own, POSITION, state[NEXT])  # SYNC gate-position: pairs with Gates.claim_limit
 
 
 @kernel
@@ -307,26 +327,27 @@ def release_kernel(words: Words, own: Words, state: Words, count: int) -> int:
 
 def _call_intrinsic() -> Any:
     @intrinsic
-    def call(_typing: Any, address: Any, frames: Any, count: Any, state: Any) -> Any:
+    def call(_typing: Any, address: Any, frames: Any, count: Any, memory: Any, state: Any) -> Any:
         def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
             word = ir.IntType(64)
             target, number = (
                 context.cast(builder, args[which], signature.args[which], types.int64) for which in (0, 2)
             )
-            frames_at, state_at = (
+            frames_at, memory_at, state_at = (
                 context.make_array(signature.args[which])(context, builder, args[which]).data
-                for which in (1, 3)
+                for which in (1, 3, 4)
             )
-            state_words = builder.extract_value(
+            memory_words = builder.extract_value(
                 context.make_array(signature.args[3])(context, builder, args[3]).shape, 0
             )
+            unfinished_at = builder.gep(state_at, [word(IS_UNFINISHED)])
             pointer = word.as_pointer()
-            function_type = ir.FunctionType(ir.VoidType(), [pointer, word, pointer, word])
+            function_type = ir.FunctionType(ir.VoidType(), [pointer, word, pointer, word, pointer])
             function = builder.inttoptr(target, function_type.as_pointer())
-            builder.call(function, [frames_at, number, state_at, state_words])
+            builder.call(function, [frames_at, number, memory_at, memory_words, unfinished_at])
             return context.get_dummy_value()
 
-        return types.void(address, frames, count, state), generate
+        return types.void(address, frames, count, memory, state), generate
 
     return call
 
@@ -347,8 +368,10 @@ if not IS_INTERPRETED:
         """Hand up to `limit` frames, a chunk at a time, to the compiled handler at address `handler`.
 
         Returns how many were handled; or LAPPED or DAMAGED, if nothing was. A lap that ends the call after
-        some were handled shows in MISSED_FIRST and MISSED_END alone.
+        some were handled shows in MISSED_FIRST and MISSED_END alone. RAISED, whatever was handled before:
+        NEXT is the first number of the chunk that the handler did not finish.
         """
+        begin: int = state[NEXT]
         handled = 0
         while handled < limit:
             count = copy_out(words, state, frames, min(limit - handled, frames.shape[0]))
@@ -356,9 +379,14 @@ if not IS_INTERPRETED:
                 if handled == 0:
                     handled = count
                 break
-            _call_handler(handler, frames, count, memory)
+            state[IS_UNFINISHED] = 1
+            _call_handler(handler, frames, count, memory, state)
+            if state[IS_UNFINISHED] != 0:
+                handled = RAISED
+                break
+            state[NEXT] += count
             handled += count
-        if handled != 0:
+        if state[NEXT] != begin:
             store_release(own, POSITION, state[NEXT])  # SYNC gate-position: pairs with Gates.claim_limit
         return handled
 
@@ -376,14 +404,19 @@ def warm_up() -> None:
     frames = np.zeros((4, FRAME_WORDS), dtype=np.int64)
     frames[:, _SEQ] = range(1, 5)
     skip_kernel(words, 1)
-    assert publish_kernel(words, writer_state, frames, 0, 4) == 4
+    assert publish_kernel(words, writer_state, frames, 0, 3) == 3
+    relayed = frames[3:]  # what another log's reader shows in place, or what came as bytes
+    relayed.flags.writeable = False
+    assert publish_kernel(words, writer_state, relayed, 0, 1) == 1
     reader_state[NEXT] = 1
     assert read_kernel(as_reader, own, reader_state, frames, 1) == 1
+    assert fetch_kernel(as_reader, own, reader_state, frames, 1) == 1
+    pass_kernel(own, reader_state, 1)
     assert peek_kernel(as_reader, reader_state, 1) == 1
     assert release_kernel(as_reader, own, reader_state, 1) == 1
     if not IS_INTERPRETED:
         handler = compiled_handler(_count_frames)
-        assert poll_kernel(as_reader, own, reader_state, frames, 9, handler.address, handler.memory) == 2
+        assert poll_kernel(as_reader, own, reader_state, frames, 9, handler.address, handler.memory) == 1
 
 
 def _count_frames(frames: WordArray, memory: Words) -> None:

@@ -1,14 +1,21 @@
-"""The stream log's readers: each at its own pace, in any process, never shown a frame that is not whole."""
+"""The stream log's readers: each at its own pace, in any process, never shown a frame that is not whole.
+
+A reader's name is first come, first served, among all who may read the log: whether its reader lives is told
+by a lock on its file, and anybody who can open that file can hold one. Who does keeps the name from a
+successor for as long as it lives; it cannot make the writer wait for a reader that is gone beyond the bound
+that all gates have.
+"""
 
 from __future__ import annotations
 
+import operator
 import secrets
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, SupportsIndex
 
 import numpy as np
 
@@ -17,7 +24,8 @@ from feeds.compiled import IS_INTERPRETED
 from feeds.errors import ConfigError, LimitError
 from feeds.wire import FRAME_WORDS, FrameArray, place
 from middleware.shm import mapping
-from middleware.shm.errors import InUse, LayoutError, NotFound, ShmError
+from middleware.shm.arguments import whole
+from middleware.shm.errors import AlreadyThere, InUse, LayoutError, NotFound, ShmError
 from middleware.shm.handlers import CompiledHandler
 from middleware.shm.log_gates import is_waited_for
 from middleware.shm.log_kernels import (
@@ -33,11 +41,14 @@ from middleware.shm.log_kernels import (
     MISSED_FIRST,
     NEXT,
     POSITION,
+    RAISED,
     READER_KEY,
     READER_WORDS,
     SLOTS,
     STATE,
     TAIL,
+    fetch_kernel,
+    pass_kernel,
     peek_kernel,
     read_kernel,
     release_kernel,
@@ -58,6 +69,7 @@ from middleware.shm.names import checked_name
 from middleware.shm.runtime import Runtime
 from middleware.shm.seats import Seats
 from middleware.shm.waiting import Waiting, wait
+from middleware.shm.word_access_kernels import load_word, store_word
 
 if not IS_INTERPRETED:
     from middleware.shm.log_kernels import poll_kernel
@@ -67,8 +79,8 @@ BATCH_FRAMES_MAX = 1 << 20
 CHUNK_FRAMES = 128  # a compiled handler gets 12 kB at a time, which stay in the first-level cache
 MISSED_RANGES_MAX = 10_000
 LAPS_PER_READ = 8
-WAIT_SLICE_NS = 100_000_000
 OPEN_TRIES = 20
+LIMIT_MAX = 1 << 62  # a limit above it is the same as this: kernels count in 64 bits
 
 _SEQ = place("message_seq").word
 
@@ -98,10 +110,12 @@ class LogReader:
         self._own_path = own.path
         self._seats = seats
         self._plan = waiting.plan
+        self._batch_frames = batch_frames
         self._frames = wire.words(wire.empty(batch_frames))
         self._batch = wire.view(self._frames)
         self._chunk = self._frames[:CHUNK_FRAMES]
         self._missed: list[Missed] = []
+        self._busy_with = ""  # what must end before anything else is read, told to who tries
 
     @classmethod
     def open(
@@ -110,10 +124,10 @@ class LogReader:
         name: str,
         *,
         who: str,
-        start: Start | int = Start.OLDEST,
+        start: Start | SupportsIndex = Start.OLDEST,
         is_gating: bool = False,
         waiting: Waiting | None = None,
-        batch_frames: int = BATCH_FRAMES_DEFAULT,
+        batch_frames: SupportsIndex = BATCH_FRAMES_DEFAULT,
     ) -> Self:
         """Join log `name` as reader `who`: at its oldest or newest frame, the next to come, or a number.
 
@@ -121,10 +135,13 @@ class LogReader:
         reader asks the writer to wait for it: see `is_gated` and `await_gate`.
         """
         checked_name(who)
-        if not 1 <= batch_frames <= BATCH_FRAMES_MAX:
-            raise ConfigError(f"batch_frames must be 1 to {BATCH_FRAMES_MAX}, was {batch_frames}")
-        if isinstance(start, int):
+        frame_count = _integer(batch_frames, f"batch_frames must be 1 to {BATCH_FRAMES_MAX}")
+        if not 1 <= frame_count <= BATCH_FRAMES_MAX:
+            raise ConfigError(f"batch_frames must be 1 to {BATCH_FRAMES_MAX}, was {frame_count}")
+        if not isinstance(start, Start):
+            start = _integer(start, f"start must be a message number or one of {', '.join(map(str, Start))}")
             check_sequence(start)
+        strategy = waiting or Waiting()
         directory = runtime.place("logs", name)
         runtime.check()
         try:
@@ -133,8 +150,13 @@ class LogReader:
             known = ", ".join(runtime.names("logs")) or "none"
             raise NotFound(f"there is no log {name} in {runtime.path}; there are: {known}") from None
         seats, own = _take_own_file(directory / READERS_DIRECTORY / who, who, runtime.file_mode)
-        reader = cls(name, mapped, seats, own, waiting or Waiting(), batch_frames)
-        reader._join(start, is_gating=is_gating)
+        try:
+            reader = cls(name, mapped, seats, own, strategy, frame_count)
+            reader._join(start, is_gating=is_gating)
+        except BaseException:
+            own.path.unlink(missing_ok=True)  # while its seat is ours
+            seats.close()
+            raise
         return reader
 
     def _join(self, start: Start | int, *, is_gating: bool) -> None:
@@ -147,9 +169,9 @@ class LogReader:
         else:
             next_seq = self.oldest_seq
         self.state[NEXT] = next_seq
-        self.own[POSITION] = next_seq
-        self.own[READER_KEY] = secrets.randbits(62) | 1
-        self.own[IS_GATING] = int(is_gating)
+        store_word(self.own, POSITION, next_seq)
+        store_word(self.own, READER_KEY, secrets.randbits(62) | 1)
+        store_word(self.own, IS_GATING, int(bool(is_gating)))  # last: the other two are what it asks for
 
     # --- where it is ---
 
@@ -161,12 +183,12 @@ class LogReader:
     @property
     def tail_seq(self) -> int:
         """The first number that has not been published."""
-        return int(self.words[TAIL])
+        return load_word(self.words, TAIL)
 
     @property
     def oldest_seq(self) -> int:
         """The lowest number that can still be read."""
-        return max(int(self.words[BEGIN]), int(self.words[CLAIM]) - self.slot_count)
+        return max(load_word(self.words, BEGIN), load_word(self.words, CLAIM) - self.slot_count)
 
     @property
     def lag(self) -> int:
@@ -181,22 +203,26 @@ class LogReader:
     @property
     def is_ended(self) -> bool:
         """Whether everything was read and the writer has said that nothing more will come."""
-        return int(self.words[STATE]) == ENDED and self.lag == 0
+        return load_word(self.words, STATE) == ENDED and self.lag == 0
 
     def take_missed(self) -> list[Missed]:
         """Return the ranges that were missed since the last call, in order. None is ever left out."""
+        if self.state[MISSED_END]:
+            self._note_missed()  # of a call that was interrupted before it could
         missed, self._missed = self._missed, []
         return missed
 
     # --- reading ---
 
-    def read(self, limit: int | None = None) -> FrameArray:
+    def read(self, limit: SupportsIndex | None = None) -> FrameArray:
         """Return the next frames, copied out and known to be whole; empty if there are none.
 
         They are consecutive, and follow what was read before or what `take_missed` tells. The memory is the
         reader's own and is used again by the next call.
         """
-        wanted = min(self._limit(limit), len(self._frames))
+        wanted = self._begin(limit)
+        if wanted > self._batch_frames:
+            wanted = self._batch_frames
         count = LAPPED
         for _ in range(LAPS_PER_READ):
             count = read_kernel(self.words, self.own, self.state, self._frames, wanted)
@@ -205,19 +231,21 @@ class LogReader:
             self._note_missed()
         if count == DAMAGED:
             raise self._damage()
-        return self._batch[: max(count, 0)]
+        return self._batch[:count] if count > 0 else self._batch[:0]
 
     @contextmanager
-    def view(self, limit: int | None = None) -> Iterator[FrameArray]:
+    def view(self, limit: SupportsIndex | None = None) -> Iterator[FrameArray]:
         """Show the next frames where they lie, without a copy, and go on behind them at the end of the block.
 
         The writer does not wait for who looks at them, unless this reader has a gate. If it came around,
         `Lapped` is raised at the end of the block: what was seen may have been overwritten and must not be
-        used. Where that cannot be undone, use `read`.
+        used. Where that cannot be undone, use `read`. Nothing else is read until the block has ended; if it
+        ends in an exception, the same frames come again.
         """
+        wanted = self._begin(limit)
         count = LAPPED
         for _ in range(LAPS_PER_READ):
-            count = peek_kernel(self.words, self.state, self._limit(limit))
+            count = peek_kernel(self.words, self.state, wanted)
             if count != LAPPED:
                 break
             self._note_missed()
@@ -226,26 +254,50 @@ class LogReader:
         count = max(count, 0)
         slot = self.next_seq & (self.slot_count - 1)
         begin = SLOTS + slot * FRAME_WORDS
-        yield wire.view(self.words[begin : begin + count * FRAME_WORDS])
+        self._busy_with = "a view is open"
+        try:
+            yield wire.view(self.words[begin : begin + count * FRAME_WORDS])
+        finally:
+            self._busy_with = ""
         if count and release_kernel(self.words, self.own, self.state, count) == LAPPED:
             raise Lapped(self.name, self._note_missed())
 
-    def poll(self, handler: CompiledHandler | BatchHandler, limit: int | None = None) -> int:
+    def poll(self, handler: CompiledHandler | BatchHandler, limit: SupportsIndex | None = None) -> int:
         """Give up to `limit` frames to a handler; return how many.
 
         A compiled handler is called from compiled code, with some frames at a time; any other is called with
-        one batch, as `read` returns it, if there is one.
+        one batch, as `read` returns it, if there is one. The reader goes on behind frames, for its gate too,
+        when their handler has returned: what a handler raised at is given again by the next poll. Nothing
+        else is read while a handler runs.
         """
-        if isinstance(handler, CompiledHandler):
-            return self._poll_compiled(handler, self._limit(limit))
-        batch = self.read(limit)
-        if len(batch):
-            handler(batch)
-        return len(batch)
+        wanted = self._begin(limit)
+        if not isinstance(handler, CompiledHandler):
+            return self._poll_batch(handler, wanted)
+        if IS_INTERPRETED:
+            return self._poll_interpreted(handler, wanted)
+        return self._poll_compiled(handler, wanted)
+
+    def _poll_batch(self, handler: BatchHandler, limit: int) -> int:
+        wanted = min(limit, self._batch_frames)
+        count = LAPPED
+        for _ in range(LAPS_PER_READ):
+            count = fetch_kernel(self.words, self.own, self.state, self._frames, wanted)
+            if count != LAPPED:
+                break
+            self._note_missed()
+        if count == DAMAGED:
+            raise self._damage()
+        if count <= 0:
+            return 0
+        self._busy_with = "a handler runs"
+        try:
+            handler(self._batch[:count])
+        finally:
+            self._busy_with = ""
+        pass_kernel(self.own, self.state, count)
+        return count
 
     def _poll_compiled(self, handler: CompiledHandler, limit: int) -> int:
-        if IS_INTERPRETED:
-            return self._poll_interpreted(handler, limit)
         count = LAPPED
         for _ in range(LAPS_PER_READ):
             count = poll_kernel(
@@ -261,47 +313,57 @@ class LogReader:
                 self._note_missed()
             if count != LAPPED:
                 break
+        if count == RAISED:
+            raise self._raised()
         if count == DAMAGED:
             raise self._damage()
         return max(count, 0)
 
     def _poll_interpreted(self, handler: CompiledHandler, limit: int) -> int:
+        """Do without a compiler what `poll_kernel` does: a chunk at a time, until there is no more."""
+
+        def on_chunk(chunk: FrameArray) -> None:
+            try:
+                handler.function(wire.words(chunk), handler.memory)
+            except Exception as error:
+                raise self._raised() from error
+
         handled = 0
         while handled < limit:
-            batch = wire.words(self.read(min(limit - handled, CHUNK_FRAMES)))
-            if len(batch) == 0:
+            count = self._poll_batch(on_chunk, min(limit - handled, CHUNK_FRAMES))
+            if count == 0:
                 break
-            handler.function(batch, handler.memory)
-            handled += len(batch)
+            handled += count
         return handled
 
-    def wait(self, timeout_ns: int) -> bool:
+    def wait(self, timeout_ns: SupportsIndex | float) -> bool:
         """Wait until there is something to read; return whether there is. An ended log is not waited for."""
-        deadline_ns = time.monotonic_ns() + timeout_ns
+        deadline_ns = time.monotonic_ns() + whole("timeout_ns", timeout_ns)
         while True:
             tail = self.tail_seq
-            if tail > self.next_seq:
-                return True
             left_ns = deadline_ns - time.monotonic_ns()
-            if left_ns <= 0 or int(self.words[STATE]) == ENDED:
+            if tail > self.next_seq or left_ns <= 0 or self._has_end():
                 return self.tail_seq > self.next_seq
-            wait(self.words, TAIL, tail, self._plan, min(left_ns, WAIT_SLICE_NS))
+            wait(self.words, TAIL, tail, self._plan, left_ns, self._has_end)
+
+    def _has_end(self) -> bool:
+        return load_word(self.words, STATE) == ENDED
 
     # --- gating ---
 
     @property
     def is_gating(self) -> bool:
         """Whether this reader asks to be waited for."""
-        return bool(self.own[IS_GATING])
+        return bool(load_word(self.own, IS_GATING))
 
     @property
     def is_gated(self) -> bool:
         """Whether the writer waits for this reader now."""
-        return is_waited_for(self.words, int(self.own[READER_KEY]))
+        return is_waited_for(self.words, load_word(self.own, READER_KEY))
 
-    def await_gate(self, timeout_ns: int) -> bool:
+    def await_gate(self, timeout_ns: SupportsIndex | float) -> bool:
         """Wait until the writer waits for this reader; return whether it does."""
-        deadline_ns = time.monotonic_ns() + timeout_ns
+        deadline_ns = time.monotonic_ns() + whole("timeout_ns", timeout_ns)
         while not self.is_gated and time.monotonic_ns() < deadline_ns:
             time.sleep(0.001)
         return self.is_gated
@@ -311,7 +373,7 @@ class LogReader:
     def close(self) -> None:
         """Leave the log. Arrays that `read` and `view` gave stay readable as long as somebody holds them."""
         if self._seats.is_open:
-            self.own[IS_GATING] = 0
+            store_word(self.own, IS_GATING, 0)
             self._own_path.unlink(missing_ok=True)
             self._seats.close()
 
@@ -325,66 +387,109 @@ class LogReader:
 
     # --- inside ---
 
-    def _limit(self, limit: int | None) -> int:
+    def _begin(self, limit: SupportsIndex | None) -> int:
+        """Return how many frames may be read now, at most; or say why none may."""
         if not self._seats.is_open:  # closed, or left behind in the parent by a fork
             raise ShmError(f"log {self.name} is not open for reading in this process")
+        if self._busy_with:
+            raise ShmError(
+                f"log {self.name}: {self._busy_with}, and nothing else is read until that has ended: read "
+                "afterwards, or with another reader"
+            )
+        if self.state[MISSED_END]:
+            self._note_missed()  # of a call that was interrupted before it could
         if len(self._missed) >= MISSED_RANGES_MAX:  # before reading on, so that no range is lost
             raise LimitError(
                 f"{self.name}: {len(self._missed)} missed ranges wait for take_missed(), the last up to "
                 f"{self._missed[-1].last}: take them, and read faster or ask for a gate"
             )
         if limit is None:
-            return len(self._frames)
-        if limit < 1:
-            raise ConfigError(f"limit must be at least 1, was {limit}")
-        return int(limit)  # kernels are compiled for plain integers, not for every type that counts
+            return self._batch_frames
+        # Kernels are compiled for plain integers. What is one already is not asked twice: reading a single
+        # frame takes about a microsecond, and a call is a tenth of that.
+        wanted = limit if type(limit) is int else _integer(limit, "limit must be a number of frames")
+        if wanted < 1:
+            raise ConfigError(f"limit must be at least 1, was {wanted}")
+        return wanted if wanted < LIMIT_MAX else LIMIT_MAX
 
     def _damage(self) -> LayoutError:
         sequence = int(self.state[DAMAGED_AT])
         slot = sequence & (self.slot_count - 1)
-        found = int(self.words[SLOTS + slot * FRAME_WORDS + _SEQ])
+        found = load_word(self.words, SLOTS + slot * FRAME_WORDS + _SEQ)
         return LayoutError(self._path, f"number of the frame in slot {slot}", found, sequence)
 
+    def _raised(self) -> ShmError:
+        return ShmError(
+            f"log {self.name}: the handler raised, in the frames from message {self.next_seq} on: what it "
+            "raised is printed above, and the next poll gives them to it again"
+        )
+
     def _note_missed(self) -> Missed:
+        """Keep what a kernel says was missed. An interrupt may come between any two lines of this."""
         missed = Missed(int(self.state[MISSED_FIRST]), int(self.state[MISSED_END]) - 1)
-        self.state[MISSED_FIRST] = self.state[MISSED_END] = 0
-        if self._missed and self._missed[-1].last + 1 == missed.first:
-            self._missed[-1] = Missed(self._missed[-1].first, missed.last)
-        else:
+        last = self._missed[-1] if self._missed else None
+        if last is None or last.last + 1 < missed.first:
             self._missed.append(missed)
+        elif last.last < missed.last:  # else it was kept, and then an interrupt came
+            self._missed[-1] = Missed(last.first, missed.last)
+        self.state[MISSED_FIRST] = self.state[MISSED_END] = 0
         return missed
+
+
+def _integer(number: object, allowed: str) -> int:
+    """Return a plain integer for any kind of integer. Unlike a time, a count or a place is never a float."""
+    try:
+        return operator.index(number)  # type: ignore[arg-type]  # whether it can is the question
+    except TypeError:
+        raise ConfigError(f"{allowed}, was {number!r}") from None
 
 
 def _take_own_file(path: Path, who: str, mode: int) -> tuple[Seats, MappedFile]:
     """Make the reader's own file, or take over the one that it left when it died."""
-    holder = "another process"
+    obstacle: ShmError = InUse(path, "reader", "another process")
     for _ in range(OPEN_TRIES):
-        try:
-            own = mapping.open_file(path, READER_LAYOUT, is_writable=True)
-        except NotFound:
-            try:
-                own = mapping.create(path, READER_LAYOUT, who, {}, READER_BODY_BYTES, mode)
-            except FileNotFoundError:
-                raise NotFound(f"there is no {path.parent}: the log was removed") from None
-            except ShmError:
-                continue  # somebody of the same name was faster: see who it is
-        except LayoutError:
-            path.unlink(missing_ok=True)  # not what a reader left; nobody else's either, by its name
+        own = _open_own_file(path, who, mode)
+        if own is None:
             continue
-        seats = Seats(path, first_byte=READER_SEAT_BYTE)
+        try:
+            seats = Seats(path, first_byte=READER_SEAT_BYTE)
+        except NotFound:
+            continue  # removed as a dead reader's, between our making it and our sitting down
         try:
             seats.take(0, who, "reader of that name")
             if seats.is_at(path):
-                own.words[POSITION : READER_KEY + 1] = 0
+                for word in (IS_GATING, READER_KEY, POSITION):  # first of all, nothing is asked any more
+                    store_word(own.words, word, 0)
                 return seats, own
         except InUse as error:
             # Perhaps only by the log's writer, which is removing the file of a reader that died.
             seats.close()
-            holder = error.holder
+            obstacle = InUse(path, "reader", error.holder)
             time.sleep(0.001)
             continue
         except BaseException:
             seats.close()
             raise
         seats.close()  # the log's writer removed the file as a dead reader's just now
-    raise InUse(path, "reader", holder)
+    raise obstacle
+
+
+def _open_own_file(path: Path, who: str, mode: int) -> MappedFile | None:
+    """Open the reader's own file, made if need be; None if somebody else made or removed it just now."""
+    try:
+        return mapping.open_file(path, READER_LAYOUT, is_writable=True)
+    except NotFound:
+        pass
+    except LayoutError as error:
+        try:
+            path.unlink(missing_ok=True)  # not what a reader left; nobody else's either, by its name
+        except OSError as refusal:
+            raise ShmError(f"{error}; and it cannot be removed: {refusal.strerror}") from error
+    try:
+        return mapping.create(path, READER_LAYOUT, who, {}, READER_BODY_BYTES, mode)
+    except AlreadyThere:
+        return None  # somebody of the same name was faster: see who it is
+    except NotFound:
+        if path.parent.is_dir():
+            return None  # the log's writer took it for a dead reader's, before we sat down
+        raise NotFound(f"there is no {path.parent}: the log was removed, or was never whole") from None

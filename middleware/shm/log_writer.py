@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import shutil
 import time
 from collections import deque
 from types import TracebackType
@@ -15,6 +14,7 @@ from feeds import wire
 from feeds.errors import ConfigError, FrameError
 from feeds.wire import FRAME_BYTES, FrameArray, WordArray, place
 from middleware.shm import mapping
+from middleware.shm.arguments import whole
 from middleware.shm.errors import LayoutError, NotFound, ShmError
 from middleware.shm.log_gates import GateChange, GateEvent, Gates
 from middleware.shm.log_kernels import (
@@ -43,6 +43,7 @@ from middleware.shm.log_layout import (
     open_log,
 )
 from middleware.shm.mapping import MappedFile
+from middleware.shm.places import remove_place
 from middleware.shm.runtime import Runtime
 from middleware.shm.seats import Seats
 from middleware.shm.system_kernels import wake_all_kernel
@@ -99,9 +100,12 @@ class LogWriter:
         number or a later one, to which it then skips.
         """
         if slot_count is not None:
+            slot_count = whole("slot_count", slot_count)
             check_slot_count(slot_count)
         if first_seq is not None:
+            first_seq = whole("first_seq", first_seq)
             check_sequence(first_seq)
+        patience_ns = whole("patience_ns", patience_ns)
         if not 0 <= patience_ns <= PATIENCE_NS_MAX:
             raise ConfigError(f"patience_ns must be 0 to {PATIENCE_NS_MAX}, was {patience_ns}")
         directory = runtime.make_place("logs", name)
@@ -161,6 +165,7 @@ class LogWriter:
     def skip_to(self, next_seq: int) -> None:
         """Go on with `next_seq`, giving up all numbers before it: readers are told that they missed them."""
         self._insist_open()
+        next_seq = whole("next_seq", next_seq)
         check_sequence(next_seq)
         if next_seq < self.next_seq:
             raise ConfigError(_cannot_go_back(self.name, self.next_seq, next_seq))
@@ -255,13 +260,7 @@ def remove_log(runtime: Runtime, name: str) -> None:
             wake_all_kernel(words, TAIL)
         except (NotFound, LayoutError) as error:
             log.info("%s: no log whose readers could be told: %s", name, error)
-        # The seat goes last: as long as it is there, nobody else becomes the writer of what we take apart.
-        (directory / LOG_FILE).unlink(missing_ok=True)
-        shutil.rmtree(directory / READERS_DIRECTORY, ignore_errors=True)
-        (directory / WRITER_SEAT_FILE).unlink()
-        directory.rmdir()
-    except OSError as error:
-        raise ShmError(f"cannot remove all of {directory}: {error.strerror}") from error
+        remove_place(seats, LOG_FILE)
     finally:
         seats.close()
 

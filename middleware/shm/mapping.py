@@ -29,7 +29,7 @@ from typing import Protocol, SupportsInt
 import numpy as np
 
 from middleware.shm.atomics import Words
-from middleware.shm.errors import LayoutError, NotFound, PermissionsError, ShmError
+from middleware.shm.errors import AlreadyThere, LayoutError, NotFound, PermissionsError, ShmError
 from middleware.shm.names import NAME_BYTES_MAX, checked_name
 
 HEADER_BYTES = 4_096
@@ -116,7 +116,9 @@ def create(
         os.fchmod(fd, mode)
         os.link(scratch, path)  # unlike a rename, never over a file that is there already
     except FileExistsError:
-        raise ShmError(f"{path} exists already: open it, or remove it first") from None
+        raise AlreadyThere(path) from None
+    except FileNotFoundError as error:  # its directory was removed meanwhile
+        raise NotFound(f"cannot make {path}: {error.strerror}") from error
     except OSError as error:
         raise ShmError(f"cannot make {path} of {file_bytes} bytes: {error.strerror}") from error
     finally:
@@ -136,6 +138,10 @@ def _open_scratch(path: Path) -> tuple[int, Path]:
         scratch = path.with_name(f"{SCRATCH_PREFIX}{secrets.token_hex(8)}")
         try:
             fd = os.open(scratch, flags, 0o600)
+        except FileNotFoundError as error:
+            raise NotFound(f"cannot make {path}: {error.strerror}") from error
+        except PermissionError as error:
+            raise PermissionsError(f"cannot make {path}: {error.strerror}") from error
         except OSError as error:
             raise ShmError(f"cannot make {path}: {error.strerror}") from error
         fcntl.flock(fd, fcntl.LOCK_EX)

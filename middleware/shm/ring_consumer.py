@@ -8,6 +8,7 @@ from functools import partial
 import numpy as np
 
 from feeds.errors import LimitError
+from middleware.shm.arguments import whole
 from middleware.shm.atomics import Words
 from middleware.shm.errors import ShmError
 from middleware.shm.ring_end import BATCH_RECORDS_MAX, Record, RingEnd, deadline_of
@@ -49,9 +50,10 @@ class Batch:
         return len(self.positions)
 
     def __getitem__(self, index: int) -> Record:
-        if not 0 <= index < len(self):
-            raise IndexError(f"a batch of {len(self)} records has no record {index}")
-        return self._record(index)
+        which = whole("a record's index", index)
+        if not 0 <= which < len(self):
+            raise IndexError(f"a batch of {len(self)} records has no record {which}")
+        return self._record(which)
 
     def __iter__(self) -> Iterator[Record]:
         return map(self._record, range(len(self)))
@@ -94,7 +96,7 @@ class RingConsumer(RingEnd):
     def advance(self, record_count: int | None = None) -> None:
         """Consume what was last shown, or the first `record_count` of it."""
         self._insist_idle()
-        count = self._shown_count if record_count is None else record_count
+        count = self._shown_count if record_count is None else whole("record_count", record_count)
         if not 1 <= count <= self._shown_count:
             raise ShmError(
                 f"{self.path}: advance must be past 1 to {self._shown_count} shown records, was {count}"
@@ -125,20 +127,21 @@ class RingConsumer(RingEnd):
     def wait(self, timeout_ns: int) -> bool:
         """Return whether there is a record that is not consumed, or came to be in time."""
         self.insist_open()
+        deadline_ns = deadline_of(timeout_ns)
         tail = self.sound(see_tail_kernel(self.words, self.state))
         if tail > self.head:
             return True
-        deadline_ns = deadline_of(timeout_ns)
         return deadline_ns != 0 and self.wait_cursor(TAIL, CONSUMER_SLEEPS, tail, deadline_ns)
 
     def _show(self, limit: int) -> int:
         self._insist_idle()
-        if limit < 1:
+        record_count_max = min(whole("limit", limit), BATCH_RECORDS_MAX)
+        if record_count_max < 1:
             raise LimitError(f"{self.path}: limit must be at least 1 record, was {limit}")
         self.revoke_lent()
         self._reading += 1
         self._shown_count = 0
-        count = read_batch_kernel(self.words, self.state, self._batch, min(limit, BATCH_RECORDS_MAX))
+        count = read_batch_kernel(self.words, self.state, self._batch, record_count_max)
         self._shown_count = self.sound(count)
         return self._shown_count
 

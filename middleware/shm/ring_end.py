@@ -7,9 +7,9 @@ from typing import NamedTuple, Self
 
 import numpy as np
 
+from middleware.shm.arguments import whole
 from middleware.shm.atomics import Words
-from middleware.shm.bell import Bell
-from middleware.shm.bell_kernels import wait_bell_kernel
+from middleware.shm.bell import Bell, wait_for_bell
 from middleware.shm.errors import ShmError
 from middleware.shm.ring_file import (
     KIND,
@@ -23,7 +23,6 @@ from middleware.shm.ring_kernels import DAMAGED, STATE_WORDS, WORD_BYTES
 from middleware.shm.runtime import Runtime
 from middleware.shm.seats import Identity, Seats
 from middleware.shm.waiting import Waiting
-from middleware.shm.waiting_kernels import SLICE_NS
 
 BATCH_RECORDS_MAX = 1_024  # what one call of a kernel takes or shows at most
 TIMEOUT_NS_MAX = 1 << 60
@@ -136,13 +135,8 @@ class RingEnd:
 
     def wait_cursor(self, cursor: int, sleeper: int, seen: int, deadline_ns: int) -> bool:
         """Return whether the other's cursor moved on from `seen` in time; signals are handled meanwhile."""
-        while True:
-            left_ns = deadline_ns - time.monotonic_ns()
-            slice_ns = min(left_ns, SLICE_NS)
-            if wait_bell_kernel(self.words, cursor, sleeper, seen, self.plan, slice_ns) != seen:
-                return True
-            if left_ns <= 0:
-                return False
+        left_ns = deadline_ns - time.monotonic_ns()
+        return wait_for_bell(self.words, cursor, sleeper, seen, self.plan, left_ns) != seen
 
 
 def _revoke(view: memoryview) -> None:
@@ -154,4 +148,5 @@ def _revoke(view: memoryview) -> None:
 
 def deadline_of(timeout_ns: int) -> int:
     """Return the moment at which to give up; 0 for who does not wait."""
-    return time.monotonic_ns() + min(timeout_ns, TIMEOUT_NS_MAX) if timeout_ns > 0 else 0
+    wait_ns = whole("timeout_ns", timeout_ns)
+    return time.monotonic_ns() + min(wait_ns, TIMEOUT_NS_MAX) if wait_ns > 0 else 0

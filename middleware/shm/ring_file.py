@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 from feeds.errors import ConfigError
+from middleware.shm.arguments import whole
 from middleware.shm.atomics import Words
 from middleware.shm.errors import LayoutError, ShmError
 from middleware.shm.mapping import HEADER_BYTES, Header, Layout, MappedFile, create, open_file
+from middleware.shm.places import remove_place
 from middleware.shm.ring_kernels import (
     CONTROL_BYTES,
     HEAD_WRONG,
@@ -48,6 +49,7 @@ def make_ring(runtime: Runtime, name: str, capacity_bytes: int = CAPACITY_BYTES_
 
     Either end may come first, so both may call this, at once too.
     """
+    capacity_bytes = whole("capacity_bytes", capacity_bytes)
     _check_capacity(capacity_bytes)
     path = runtime.make_place(KIND, name) / RING_FILE
     if not path.exists():
@@ -90,9 +92,8 @@ def remove_ring(runtime: Runtime, name: str) -> None:
     try:
         for seat, role in SEAT_ROLES.items():
             seats.take(seat, "remover", role)
-            seats.insist_current()
-        seats.path.with_name(RING_FILE).unlink(missing_ok=True)  # first: no records outlive half a removal
-        shutil.rmtree(seats.path.parent)
+        seats.insist_current()
+        remove_place(seats, RING_FILE)
     finally:
         seats.close()
 

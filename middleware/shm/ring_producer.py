@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from feeds.errors import LimitError
+from middleware.shm.arguments import whole
 from middleware.shm.errors import ShmError
 from middleware.shm.ring_end import BATCH_RECORDS_MAX, Record, RingEnd, deadline_of
 from middleware.shm.ring_file import PRODUCER_SEAT
@@ -72,6 +73,7 @@ class RingProducer(RingEnd):
     def append(self, body: Body, timeout_ns: int = 0) -> int | None:
         """Commit one record; return its position, or None if there was no room for it in time."""
         self._insist_free()
+        deadline_ns = deadline_of(timeout_ns)
         view = _flat(body)
         byte_count = len(view)
         self._check_size(byte_count)
@@ -79,7 +81,7 @@ class RingProducer(RingEnd):
         position = append_kernel(self.words, self.state, self._bodies, byte_count)
         if position < 0:
             self.sound(position)
-            if self._claim(byte_count, deadline_of(timeout_ns)) == NONE:
+            if self._claim(byte_count, deadline_ns) == NONE:
                 return None
             position = append_kernel(self.words, self.state, self._bodies, byte_count)
             assert position >= 0, "what was free for the claim stays free: nobody else writes"
@@ -93,10 +95,10 @@ class RingProducer(RingEnd):
         the first is committed.
         """
         self._insist_free()
+        deadline_ns = deadline_of(timeout_ns)
         views = [_flat(body) for body in bodies]
         for view in views:
             self._check_size(len(view))
-        deadline_ns = deadline_of(timeout_ns)
         done = 0
         while done < len(views):
             count = self._line_up(views, done)
@@ -116,19 +118,19 @@ class RingProducer(RingEnd):
         Nothing is visible before `commit`. The room holds old bytes, not zeros.
         """
         self._insist_free()
-        self._check_size(byte_count)
-        body_word = self._claim(byte_count, deadline_of(timeout_ns))
+        room_bytes = self._check_size(whole("byte_count", byte_count))
+        body_word = self._claim(room_bytes, deadline_of(timeout_ns))
         if body_word == NONE:
             return None
-        self._is_reserved, self._reserved_bytes = True, byte_count
-        return self.lend(body_word, byte_count)
+        self._is_reserved, self._reserved_bytes = True, room_bytes
+        return self.lend(body_word, room_bytes)
 
     def commit(self, byte_count: int | None = None) -> int:
         """Commit what was reserved, or its first `byte_count` bytes; return the record's position."""
         self.insist_open()
         if not self._is_reserved:
             raise ShmError(f"{self.path}: nothing is reserved that could be committed")
-        used = self._reserved_bytes if byte_count is None else byte_count
+        used = self._reserved_bytes if byte_count is None else whole("byte_count", byte_count)
         if not 0 <= used <= self._reserved_bytes:
             raise LimitError(
                 f"{self.path}: a commit must be of 0 to {self._reserved_bytes} bytes, was {used}"
@@ -148,8 +150,8 @@ class RingProducer(RingEnd):
     def wait_room(self, byte_count: int, timeout_ns: int) -> bool:
         """Return whether there is room for a body of `byte_count` bytes, or came to be in time."""
         self._insist_free()
-        self._check_size(byte_count)
-        return self._claim(byte_count, deadline_of(timeout_ns)) != NONE
+        room_bytes = self._check_size(whole("byte_count", byte_count))
+        return self._claim(room_bytes, deadline_of(timeout_ns)) != NONE
 
     def _claim(self, byte_count: int, deadline_ns: int) -> int:
         """Return the word at which a body of this size may be written, or NONE if no room came in time."""
@@ -180,12 +182,13 @@ class RingProducer(RingEnd):
         if self._is_reserved:
             raise ShmError(f"{self.path}: a record is reserved: commit or abandon it first")
 
-    def _check_size(self, byte_count: int) -> None:
+    def _check_size(self, byte_count: int) -> int:
         if not 0 <= byte_count <= self.record_bytes_max:
             raise LimitError(
                 f"{self.path}: a record must be of 0 to {self.record_bytes_max} bytes, was {byte_count}; "
                 "capacity_bytes sets the limit"
             )
+        return byte_count
 
 
 def _flat(body: Body) -> memoryview:

@@ -32,6 +32,7 @@ from typing import Any, Self
 import numpy as np
 
 from feeds.errors import ConfigError, LimitError
+from middleware.shm.arguments import INT64_MAX, integer, whole, whole_word
 from middleware.shm.atomics import Words
 from middleware.shm.errors import LayoutError, NotFound, ShmError
 from middleware.shm.names import checked_name
@@ -50,8 +51,6 @@ from middleware.shm.slab_layout import (
     BYTES,
     COUNT,
     COUNT_MAX,
-    INT64_MAX,
-    INT64_MIN,
     MY_DONE_TICKET,
     OWNED,
     OWNER_MASK,
@@ -205,6 +204,7 @@ class Slab:
         seats = Seats(place / SEATS_FILE, is_creator=True)
         try:
             with registrar(seats, who):
+                seats.insist_current()
                 if config is None:
                     file = open_slab_file(place / SLAB_FILE)
                 else:
@@ -222,26 +222,25 @@ class Slab:
         The tag is what our successor will be shown should we be killed; let it say where the handle goes.
         """
         self._insist_open()
-        if not INT64_MIN <= tag <= INT64_MAX:
-            raise ConfigError(f"a tag must be a signed 64-bit integer, was {tag}")
-        if not 0 <= byte_count <= self.config.body_bytes_max:
+        size, label = whole("byte_count", byte_count), whole_word("a tag", tag)
+        if not 0 <= size <= self.config.body_bytes_max:
             raise LimitError(
                 f"slab '{self.name}': a body must be 0 to {self.config.body_bytes_max} bytes (the largest "
-                f"of its size classes), was {byte_count}"
+                f"of its size classes), was {size}"
             )
-        handle = allocate_kernel(self.words, self.plan, self.private, byte_count, tag)
+        handle = allocate_kernel(self.words, self.plan, self.private, size, label)
         assert handle != TOO_LARGE
         return handle if handle != FULL else None
 
     def body(self, handle: int) -> Bytes:
         """Return the memory of a body that we own, to write to until it is shared."""
-        self._insist_open()
+        handle = self._checked(handle)
         byte_count = owned_kernel(self.words, self.plan, self.private, handle)
         return self._bytes(handle, self._accepted(byte_count, handle))
 
     def share(self, handle: int) -> None:
         """Finish a body: from now on everybody who is given the handle can read it, and nobody may write."""
-        self._insist_open()
+        handle = self._checked(handle)
         self._accepted(share_kernel(self.words, self.plan, self.private, handle), handle)
 
     def put(self, data: bytes | bytearray | memoryview | Bytes, tag: int = 0) -> int | None:
@@ -255,7 +254,7 @@ class Slab:
 
     def view(self, handle: int) -> Bytes:
         """Return a shared body where it is, read-only: good until we relinquish it, and not longer."""
-        self._insist_open()
+        handle = self._checked(handle)
         byte_count = view_kernel(self.words, self.plan, handle)
         view = self._bytes(handle, self._accepted(byte_count, handle))
         view.flags.writeable = False
@@ -263,7 +262,7 @@ class Slab:
 
     def read(self, handle: int) -> bytes:
         """Return a copy of a shared body, whole or not at all: safe without a share in it, too."""
-        self._insist_open()
+        handle = self._checked(handle)
         byte_count = self._accepted(view_kernel(self.words, self.plan, handle), handle)
         target = np.empty(-(-byte_count // WORD_BYTES), dtype=np.int64)
         answer = read_kernel(self.words, self.plan, handle, target)
@@ -277,14 +276,14 @@ class Slab:
         `limit` says how many users relinquish it in all, and is given by one of them. `ticket`, a number that
         grows from 1 on, makes this happen once for each ticket, also when our successor repeats it.
         """
-        self._insist_open()
-        if limit is not None and not 1 <= limit <= COUNT_MAX:
+        handle = self._checked(handle)
+        limit_given = NO_LIMIT if limit is None else whole("a limit", limit)
+        if limit is not None and not 1 <= limit_given <= COUNT_MAX:
             raise LimitError(f"slab '{self.name}': a limit must be 1 to {COUNT_MAX} users, was {limit}")
-        if not 0 <= ticket < INT64_MAX:
+        number = whole("a ticket", ticket)
+        if not 0 <= number < INT64_MAX:
             raise ConfigError(f"a ticket must be 0 (none) to {INT64_MAX - 1}, was {ticket}")
-        answer = relinquish_kernel(
-            self.words, self.plan, self.private, handle, NO_LIMIT if limit is None else limit, ticket
-        )
+        answer = relinquish_kernel(self.words, self.plan, self.private, handle, limit_given, number)
         return self._accepted(answer, handle) == COMPLETED
 
     @property
@@ -299,7 +298,7 @@ class Slab:
 
     def free(self, handle: int) -> None:
         """Give back a body that we own and have not shared."""
-        self._insist_open()
+        handle = self._checked(handle)
         self._accepted(free_kernel(self.words, self.plan, self.private, handle), handle)
 
     def recover(self, decide: Callable[[Abandoned], Verdict] | None = None) -> Recovery:
@@ -382,6 +381,14 @@ class Slab:
         assert answer == DAMAGED
         field = f"body length of {handle_text(handle)}"
         raise LayoutError(self._path, field, "out of range", "0 to the size of its slot")
+
+    def _checked(self, handle: int) -> int:
+        """Return what can be a handle as kernels take it; of anything else there is no body."""
+        self._insist_open()
+        number = integer("a handle", handle)
+        if not 0 < number <= INT64_MAX:
+            raise StaleHandle(self.name, number)
+        return number
 
     def _insist_open(self) -> None:
         if not self._seats.is_open:

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from feeds.errors import ConfigError
+from middleware.shm.arguments import INT64_MAX
 from middleware.shm.atomics import Words
 from middleware.shm.errors import LayoutError
 from middleware.shm.mapping import HEADER_BYTES, Header
@@ -16,7 +17,6 @@ from middleware.shm.slab_layout import (
     DONE_TICKET,
     INCARNATION,
     INCARNATION_COUNT,
-    INT64_MAX,
     INTENT_SEQ,
     INTENT_TICKET,
     SlabConfig,

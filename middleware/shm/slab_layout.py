@@ -25,11 +25,11 @@ from typing import Self
 import numpy as np
 
 from feeds.errors import ConfigError
+from middleware.shm.arguments import whole
 from middleware.shm.atomics import Words
 from middleware.shm.mapping import HEADER_BYTES, LINE_WORDS, Layout
 
 WORD_BYTES = 8
-INT64_MIN, INT64_MAX = -(1 << 63), (1 << 63) - 1
 CLASSES_MAX = 7  # with the number of participants they fill the header's eight words
 SLOT_BITS, CLASS_BITS, GENERATION_BITS = 20, 3, 40
 SLOTS_MAX = 1 << SLOT_BITS
@@ -97,6 +97,8 @@ class SizeClass:
     slot_count: int
 
     def __post_init__(self) -> None:
+        for field in ("slot_bytes", "slot_count"):
+            object.__setattr__(self, field, whole(field, getattr(self, field)))
         if not BODY_BYTES_STEP <= self.slot_bytes <= BODY_BYTES_MAX or self.slot_bytes % BODY_BYTES_STEP:
             raise ConfigError(
                 f"slot_bytes must be a multiple of {BODY_BYTES_STEP} up to {BODY_BYTES_MAX}, "
@@ -129,6 +131,7 @@ class SlabConfig:
         sizes = [each.slot_bytes for each in self.classes]
         if sizes != sorted(set(sizes)):
             raise ConfigError(f"slot_bytes of the size classes must grow, were {sizes}")
+        object.__setattr__(self, "participants", whole("participants", self.participants))
         if not 1 <= self.participants <= PARTICIPANTS_MAX:
             raise ConfigError(f"participants must be 1 to {PARTICIPANTS_MAX}, was {self.participants}")
 

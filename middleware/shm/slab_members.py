@@ -245,10 +245,10 @@ class Members:
 def forget(runtime: Runtime, name: str, who: str) -> None:
     """Take the seat of a killed participant that will have no successor away."""
     place = runtime.place("slabs", name)
-    file = open_slab_file(place / SLAB_FILE)
     seats = Seats(place / SEATS_FILE)
     try:
         with registrar(seats, checked_name(who)):
-            Members(file, seats).forget(who)
+            seats.insist_current()
+            Members(open_slab_file(place / SLAB_FILE), seats).forget(who)
     finally:
         seats.close()

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Self
@@ -21,6 +22,7 @@ import numpy as np
 
 from feeds.compiled import i64
 from feeds.errors import ConfigError
+from middleware.shm.arguments import whole, whole_word
 from middleware.shm.atomics import Words
 from middleware.shm.waiting_kernels import (
     BACK_OFF,
@@ -36,7 +38,8 @@ from middleware.shm.waiting_kernels import (
     SLICE_NS,
     SPIN,
     YIELD,
-    wait_kernel,
+    linger_kernel,
+    sleep_kernel,
 )
 
 # 5 us is several round trips between two cores: who answers at once is still seen by a spinning waiter. On
@@ -73,8 +76,8 @@ class Waiting:
     def __post_init__(self) -> None:
         if not isinstance(self.strategy, Strategy):
             raise ConfigError(f"a waiting strategy must be {_allowed()}, was {self.strategy!r}")
-        _insist_within("spin_ns", self.spin_ns, 0, LINGER_NS)
-        _insist_within("sleep_ns_max", self.sleep_ns_max, SLEEP_NS_MIN, SLICE_NS)
+        _insist_within("spin_ns", whole("spin_ns", self.spin_ns), 0, LINGER_NS)
+        _insist_within("sleep_ns_max", whole("sleep_ns_max", self.sleep_ns_max), SLEEP_NS_MIN, SLICE_NS)
 
     @classmethod
     def parse(cls, word: str) -> Self:
@@ -94,17 +97,58 @@ class Waiting:
         return plan
 
 
-def wait(words: Words, index: int, seen: int, plan: Words, timeout_ns: int) -> int:
-    """Return the word once it is not `seen`, or `seen` after `timeout_ns`. Signals are handled meanwhile."""
-    if not 0 <= index < words.size:
+def wait(
+    words: Words,
+    index: int,
+    seen: int,
+    plan: Words,
+    timeout_ns: int,
+    is_over: Callable[[], bool] | None = None,
+) -> int:
+    """Return the word once it is not `seen`, or `seen` after `timeout_ns`. Signals are handled meanwhile.
+
+    `is_over` ends the wait early: see `wait_in_steps`.
+    """
+    place = whole("a word's index", index)
+    if not 0 <= place < words.size:
         raise IndexError(f"a word's index must be 0 to {words.size - 1}, was {index}")
-    deadline_ns = time.monotonic_ns() + timeout_ns
-    left_ns = timeout_ns
+    at, value_seen = i64(place), i64(whole_word("the value seen", seen))
+
+    def linger(step_ns: int) -> int:
+        return linger_kernel(words, at, value_seen, plan, i64(step_ns))
+
+    def sleep(step_ns: int) -> int:
+        return sleep_kernel(words, at, value_seen, plan, i64(step_ns))
+
+    return wait_in_steps(linger, sleep, seen, plan, timeout_ns, is_over)
+
+
+def wait_in_steps(
+    linger: Callable[[int], int],
+    sleep: Callable[[int], int],
+    seen: int,
+    plan: Words,
+    timeout_ns: int,
+    is_over: Callable[[], bool] | None = None,
+) -> int:
+    """Wait by steps of a kernel that each take a time and return a word; Python handles signals in between.
+
+    `linger` begins, and is all there is for a plan that never sleeps; `sleep` goes on, without lingering
+    again, for as long as the word is `seen`. `is_over` is asked before each sleep: so when lingering was in
+    vain, whenever somebody wakes us without a change, and each SLICE_NS at the latest. Who makes it true and
+    then wakes the sleepers of the word ends their waits at once, and that of one who was about to fall asleep
+    just then after a slice.
+    """
+    left_ns = whole("timeout_ns", timeout_ns)
+    deadline_ns = time.monotonic_ns() + left_ns
+    is_first = True
     while True:
-        value = wait_kernel(words, i64(index), i64(seen), plan, i64(min(left_ns, SLICE_NS)))
+        is_lingering = is_first or plan[PLAN_STRATEGY] <= YIELD
+        value = (linger if is_lingering else sleep)(max(min(left_ns, SLICE_NS), 0))
+        is_first = False
         left_ns = deadline_ns - time.monotonic_ns()
-        if value != seen or left_ns <= 0:
-            return value
+        if value != seen or left_ns <= 0 or (is_over is not None and is_over()):
+            return int(value)
 
 
 def sleep_count(plan: Words) -> int:

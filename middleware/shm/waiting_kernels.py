@@ -34,9 +34,15 @@ The call itself cannot overtake the store: the operating system orders both befo
 Any moment before `before[k-1]` is as good, only less economical; 0 means "wake in any case", which is what
 a writer passes that does not know when the word was stored last: the first store after a start.
 
+A waiter that is woken, or interrupted, or looks again, and finds the same value still, may go back to sleep
+without lingering: `since` is when it saw that value first.
+
 What this cannot cover: a writer that is killed between its store and its call. And a futex compares 32 bits,
 so a word that moves by a multiple of 2**32 within one step looks unmoved. Nobody sleeps for longer than
-`SLICE_NS` at a time without looking again, which bounds both.
+`SLICE_NS` at a time without looking again, which bounds both: the last message of a killed writer is seen at
+most a second late, unless its successor publishes, and so wakes everybody, before that. The same bounds how
+late a signal is handled that arrives after Python looked for signals and before the sleep begins; one that
+arrives during the sleep ends it at once. To look more often costs an idle process measurable time.
 """
 
 from __future__ import annotations
@@ -59,7 +65,8 @@ from middleware.shm.system_kernels import (
 
 LINGER_NS = 50_000  # about what it costs to go to sleep, be woken and get a core back
 SILENCE_NS = LINGER_NS // 2  # a writer may save the wake-up call only within this of its previous store
-SLICE_NS = 100_000_000
+SLICE_NS = 1_000_000_000
+AWAKE_NS = 100_000_000  # who stays awake for good gives Python the occasion to handle signals this often
 SLEEP_NS_MIN = LINGER_NS  # timers of the operating system are this inexact anyway
 STAY_WAITS = 1_000  # a yield that was answered late is not tried again for so many waits
 FOREVER_NS = (1 << 63) - 1
@@ -79,10 +86,10 @@ def linger(words: Words, index: int, seen: int, plan: Words, since_ns: int, pati
     Spins first, because an answer often comes within a microsecond; then offers its core to others between
     any two looks, because on few cores the writer, or another reader, may be waiting for this very one.
 
-    Others who wait return it within microseconds. Somebody who computes keeps it for milliseconds: two cores
-    with two such neighbours, a message every 200 us, and a waiter that yields got it 100 to 3,400 us late at
-    the median, one that spins and then sleeps 4 to 13 us, because who was asleep is preferred. So after a
-    yield that took too long, the next `STAY_WAITS` waits spin for as long as they stay awake.
+    Others who wait return it within microseconds. Somebody who computes keeps it for milliseconds. Measured
+    under load (two cores, each with such a neighbour, a message every 200 us): a waiter that yields got it
+    100 to 3,400 us late at the median, one that spins and then sleeps 4 to 13 us, because who was asleep is
+    preferred. So after a yield that took too long, the next `STAY_WAITS` waits spin while they stay awake.
     """
     strategy = plan[PLAN_STRATEGY]
     spin_ns = min(plan[PLAN_SPIN_NS], patience_ns)
@@ -112,9 +119,21 @@ def linger(words: Words, index: int, seen: int, plan: Words, since_ns: int, pati
 
 
 @inlined_kernel
+def is_awake(plan: Words) -> bool:
+    """Return whether a wait of this plan never sleeps."""
+    return bool(plan[PLAN_STRATEGY] <= YIELD)
+
+
+@inlined_kernel
 def awake_ns(plan: Words, timeout_ns: int) -> int:
-    """Return how long a wait of at most `timeout_ns` stays awake before it may sleep."""
-    return timeout_ns if plan[PLAN_STRATEGY] <= YIELD else min(timeout_ns, LINGER_NS)
+    """Return how long a wait of at most `timeout_ns` stays awake at a time, or before it may sleep."""
+    return min(timeout_ns, AWAKE_NS if is_awake(plan) else LINGER_NS)
+
+
+@inlined_kernel
+def longer_nap_ns(plan: Words, nap_ns: int) -> int:
+    """Return how long the sleep after one of `nap_ns` may be."""
+    return min(2 * nap_ns, plan[PLAN_SLEEP_NS_MAX]) if plan[PLAN_STRATEGY] == BACK_OFF else nap_ns
 
 
 @kernel
@@ -128,30 +147,58 @@ def sleep_on(words: Words, index: int, seen: int, plan: Words, timeout_ns: int) 
 
 
 @kernel
+def linger_first(words: Words, index: int, seen: int, plan: Words, timeout_ns: int) -> int:
+    """Begin a wait: return the word once it is not `seen`, or `seen` when the plan allows to sleep.
+
+    A timeout of zero or less looks once. Who stays awake for good returns after AWAKE_NS, and is asked again.
+    """
+    value = load_acquire(words, index)  # SYNC silence: before `since`; pairs with wake_if_silent
+    if value != seen or timeout_ns <= 0:
+        return value
+    return linger(words, index, seen, plan, now_ns(), awake_ns(plan, timeout_ns))
+
+
+@kernel
+def sleep_slice(words: Words, index: int, seen: int, plan: Words, timeout_ns: int) -> int:
+    """Go on with a wait in which `linger_first` has returned `seen`: sleep for a slice, or to its timeout.
+
+    Returns the word as soon as it is not `seen`. Returns `seen` also when woken without a change, so that
+    the caller looks at whatever else concerns it, and when a signal came, so that it can be handled.
+    """
+    since_ns = now_ns()
+    slice_ns = min(timeout_ns, SLICE_NS)
+    left_ns = slice_ns
+    nap_ns = SLEEP_NS_MIN if plan[PLAN_STRATEGY] == BACK_OFF else slice_ns
+    outcome = TIMED_OUT
+    value = seen
+    while value == seen and outcome == TIMED_OUT and left_ns > 0:
+        # On the word under BACK_OFF, too: a writer that wakes ends a nap early.
+        outcome = sleep_on(words, index, seen, plan, min(nap_ns, left_ns))
+        value = load_acquire(words, index)
+        if outcome == TIMED_OUT and value != seen:
+            plan[PLAN_LATE] += 1  # it changed and nobody woke us: under BLOCK, a wake-up was lost
+        nap_ns = longer_nap_ns(plan, nap_ns)
+        left_ns = slice_ns - (now_ns() - since_ns)
+    return value
+
+
+@kernel
 def wait_for_change(words: Words, index: int, seen: int, plan: Words, timeout_ns: int) -> int:
     """Return the word once it is not `seen`, or `seen` after `timeout_ns`; everything before it is visible.
 
     A timeout of zero or less looks once. The word may be mapped read-only. How to wait is the plan's; under
     BLOCK its writer must call `wake_if_silent`, and under the other strategies need not.
     """
-    value = load_acquire(words, index)  # SYNC silence: before `since_ns`; pairs with wake_if_silent
-    if value != seen or timeout_ns <= 0:
-        return value
     since_ns = now_ns()
-    value = linger(words, index, seen, plan, since_ns, awake_ns(plan, timeout_ns))
-    nap_ns = SLEEP_NS_MIN
-    while value == seen:
+    value = linger_first(words, index, seen, plan, timeout_ns)
+    while value == seen and timeout_ns > 0:
         left_ns = timeout_ns - (now_ns() - since_ns)  # this way around nothing overflows
         if left_ns <= 0:
             return value
-        slice_ns = SLICE_NS
-        if plan[PLAN_STRATEGY] == BACK_OFF:  # on the word all the same: a writer that wakes ends it early
-            slice_ns = nap_ns
-            nap_ns = min(2 * nap_ns, plan[PLAN_SLEEP_NS_MAX])
-        outcome = sleep_on(words, index, seen, plan, min(slice_ns, left_ns))
-        value = load_acquire(words, index)
-        if outcome == TIMED_OUT and value != seen:
-            plan[PLAN_LATE] += 1  # it changed and nobody woke us: under BLOCK, a wake-up was lost
+        if is_awake(plan):
+            value = linger_first(words, index, seen, plan, left_ns)
+        else:
+            value = sleep_slice(words, index, seen, plan, left_ns)
     return value
 
 
@@ -168,8 +215,20 @@ def wake_if_silent(words: Words, index: int, previous_before_ns: int, after_ns: 
 
 
 @kernel
+def linger_kernel(words: Words, index: int, seen: int, plan: Words, timeout_ns: int) -> int:
+    """`linger_first`, for Python."""
+    return linger_first(words, index, seen, plan, timeout_ns)
+
+
+@kernel
+def sleep_kernel(words: Words, index: int, seen: int, plan: Words, timeout_ns: int) -> int:
+    """`sleep_slice`, for Python."""
+    return sleep_slice(words, index, seen, plan, timeout_ns)
+
+
+@kernel
 def wait_kernel(words: Words, index: int, seen: int, plan: Words, timeout_ns: int) -> int:
-    """`wait_for_change`, for Python. Signals are handled only when it returns, so ask in slices."""
+    """`wait_for_change`, for Python, which handles no signal before it returns: see `waiting.wait`."""
     return wait_for_change(words, index, seen, plan, timeout_ns)
 
 
@@ -183,6 +242,9 @@ def warm_up() -> None:
     words = np.zeros(8, dtype=np.int64)
     plan = np.zeros(PLAN_WORDS, dtype=np.int64)
     wake_kernel(words, 0, 0, 0)
-    wait_kernel(words, 0, 0, plan, 1)
-    words.flags.writeable = False  # as readers map it
-    wait_kernel(words, 0, 0, plan, 1)
+    read_only = words.view()
+    read_only.flags.writeable = False  # as readers map it
+    for view in (words, read_only):
+        linger_kernel(view, 0, 0, plan, 1)
+        sleep_kernel(view, 0, 0, plan, 1)
+        wait_kernel(view, 0, 0, plan, 1)

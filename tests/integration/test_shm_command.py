@@ -221,6 +221,14 @@ def test_a_wrong_name_stops_a_removal_before_it_begins(tell: Tell, node: Path) -
     assert (node / "logs" / LOG / "log").exists()
 
 
+def test_what_is_named_twice_is_removed_once(tell: Tell, node: Path) -> None:
+    LogWriter.open(Runtime(node), LOG, who="adapter-a", slot_count=SLOT_COUNT).close()
+    status, told, complaint = tell("rm", LOG, f"logs/{LOG}", LOG)
+    assert (status, complaint) == (0, "")
+    assert told.count("removed log") == 1
+    assert list((node / "logs").iterdir()) == []
+
+
 class TestExitStatus:
     def test_a_damaged_item_is_told_and_is_a_failure_to_who_asks_for_it(self, tell: Tell, node: Path) -> None:
         LogWriter.open(Runtime(node), LOG, who="adapter-a", slot_count=SLOT_COUNT).close()
@@ -244,6 +252,30 @@ class TestExitStatus:
         status, _, complaint = tell("ls", "--runtime", str(node / "typo"))
         assert status == 1
         assert "--runtime must name that of a node" in complaint
+
+    @pytest.mark.parametrize("words", [("ls",), ("inspect", "x"), ("rm", "x")])
+    def test_a_directory_that_is_not_a_nodes_is_refused(
+        self, words: tuple[str, ...], tell: Tell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        (tmp_path / "src").mkdir()
+        monkeypatch.chdir(tmp_path)
+        for path in (".", "src", str(tmp_path)):
+            status, told, complaint = tell(*words, "--runtime", path)
+            assert (status, told) == (1, "")
+            assert "is not the runtime directory of a node: it has none of logs, rings" in complaint
+            assert str(tmp_path) in complaint
+        with pytest.raises(SystemExit) as stopped:
+            tell(*words, "--runtime", "")
+        assert stopped.value.code == 2
+
+    def test_runtime_may_be_named_from_where_one_is(
+        self, tell: Tell, node: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        LogWriter.open(Runtime(node), LOG, who="adapter-a", slot_count=SLOT_COUNT).close()
+        monkeypatch.chdir(node.parent)
+        assert LOG in tell("ls", "--runtime", node.name)[1]
+        monkeypatch.chdir(node)
+        assert LOG in tell("ls", "--runtime", ".")[1]
 
     def test_runtime_option_goes_before_the_environment(self, tell: Tell, node: Path, tmp_path: Path) -> None:
         LogWriter.open(Runtime(tmp_path / "other"), "other", who="a", slot_count=SLOT_COUNT).close()

@@ -235,7 +235,7 @@ def play_ringers(pace: Pace, rings: int, ringers: int, waiters: int) -> None:
     plans = [Waiting(Strategy.BLOCK, spin_ns=0).plan for _ in range(waiters)]
     with staged(pace) as stage, pytest.MonkeyPatch.context() as patch:
         # Straight to bed: what matters is the order of the few steps around sleeping and waking.
-        patch.setattr(bell_kernels, "awake_ns", lambda _plan, _timeout_ns: 0)
+        patch.setattr(waiting_kernels, "awake_ns", lambda _plan, _timeout_ns: 0)
 
         def ring() -> None:
             for _ in range(rings):
@@ -261,3 +261,31 @@ def test_the_stage_notices_a_lost_wake_up() -> None:
 
     assert sleep_count(plan) == 1
     assert late_count(plan) == 1
+
+
+def test_a_ticket_that_was_answered_is_not_valid_again_for_who_comes_late_to_sleep() -> None:
+    """One waiter is held between its last look and its sleep while the bell rings and another goes to sleep.
+
+    Were the sleepers' word set back by the ringer instead of raised, the second waiter's announcement would
+    make the first one's ticket valid again: it would sleep although its ring is over.
+    """
+    words = np.zeros(2, dtype=np.int64)
+    first, second = (Waiting(Strategy.BLOCK, spin_ns=0).plan for _ in range(2))
+    slept_for: list[int] = []
+
+    def futex_wait(words: Words, index: int, ticket: int, _timeout_ns: int) -> int:
+        if not slept_for:
+            slept_for.append(ticket)
+            bell_kernels.ring_bell(words, WORD, SLEEPER)
+            assert bell_kernels.wait_bell(words, WORD, SLEEPER, 1, second, LINGER_NS + 1) == 1
+        elif ticket not in slept_for:
+            slept_for.append(ticket)
+        return CHANGED if int(words[index]) != ticket else TIMED_OUT
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(waiting_kernels, "awake_ns", lambda _plan, _timeout_ns: 0)
+        patch.setattr(waiting_kernels, "futex_wait", futex_wait)
+        assert bell_kernels.wait_bell(words, WORD, SLEEPER, 0, first, FOREVER_NS) == 1
+
+    assert slept_for == [1, 3], "each announcement has a ticket of its own"
+    assert (late_count(first), late_count(second)) == (0, 0)

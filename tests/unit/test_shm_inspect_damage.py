@@ -1,16 +1,20 @@
 """Nothing damaged stops the inspector; what nobody uses can be removed, and nothing else."""
 
+import errno
 import os
 import re
+import shlex
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from feeds.errors import ConfigError
+from middleware.shm import slab_members
 from middleware.shm.bell import Bell
-from middleware.shm.errors import LayoutError, NotFound, ShmError
+from middleware.shm.errors import InUse, LayoutError, NotFound, ShmError
 from middleware.shm.inspection.files import Condition, FileSight, settled
-from middleware.shm.inspection.look import KINDS, inspect_all, inspect_one
+from middleware.shm.inspection.look import KINDS, Kind, find, inspect_all, inspect_one
 from middleware.shm.inspection.removal import REMOVABLE, remove
 from middleware.shm.inspection.report import BrokenReport, row_of
 from middleware.shm.inspection.table import plain
@@ -20,13 +24,9 @@ from middleware.shm.log_kernels import CLAIM, TAIL
 from middleware.shm.log_layout import LOG_LAYOUT
 from middleware.shm.ring import RingConsumer, RingProducer, make_ring
 from middleware.shm.runtime import Runtime
+from middleware.shm.seats import Identity, Seats
 from middleware.shm.slab import Slab
 from tests.unit.shm_scene import BELL, DAMAGES, LOG, RING, SLAB, SLOTS, SMALL, die, publish, rows, tree
-
-
-@pytest.fixture
-def runtime(tmp_path: Path) -> Runtime:
-    return Runtime(tmp_path / "node")
 
 
 @pytest.fixture
@@ -175,3 +175,109 @@ class TestRemoval:
         assert bell.path.exists()
         with pytest.raises(NotFound, match="no bell 'other'"):
             remove(runtime, BELL, "other")
+
+    @pytest.mark.parametrize("kind", [RING, SLAB], ids=lambda kind: kind.name)
+    def test_what_was_made_anew_while_a_removal_began_is_not_removed(
+        self, runtime: Runtime, monkeypatch: pytest.MonkeyPatch, kind: Kind
+    ) -> None:
+        """Another remover is quicker, and a new user is there before the slower one takes the seats."""
+        take = Seats.take
+
+        def take_too_late(seats: Seats, index: int, who: str, role: str) -> Identity:
+            monkeypatch.undo()
+            remove(runtime, kind, "x")
+            users.append(_use(runtime, kind))
+            return take(seats, index, who, role)
+
+        users: list[RingProducer | Slab] = []
+        _use(runtime, kind).close()
+        monkeypatch.setattr(Seats, "take", take_too_late)
+        with pytest.raises(NotFound, match="removed while"):
+            remove(runtime, kind, "x")
+        with users[0]:
+            assert inspect_one(runtime, kind, "x").condition in (Condition.LIVE, Condition.NO_CONSUMER)
+            with pytest.raises(ShmError, match="in use by its"):
+                remove(runtime, kind, "x")
+
+    @pytest.mark.parametrize("kind", [RING, SLAB], ids=lambda kind: kind.name)
+    def test_the_seats_are_there_until_nothing_else_is(
+        self, runtime: Runtime, monkeypatch: pytest.MonkeyPatch, kind: Kind
+    ) -> None:
+        _use(runtime, kind).close()
+        place = runtime.place(kind.directory, "x")
+        (place / "zzz").mkdir()  # what somebody left there, and what sorts behind the seats
+        (place / "zzz" / "note").touch()
+        gone: list[str] = []
+        unlink = Path.unlink
+
+        def watched_unlink(path: Path, missing_ok: bool = False) -> None:
+            if not gone:
+                assert path.name == kind.file, "what holds data goes first"
+            if path.name == "seats":
+                assert list(place.iterdir()) == [path]
+                with pytest.raises(InUse):
+                    _sit(runtime, kind)
+            gone.append(path.name)
+            unlink(path, missing_ok)
+
+        monkeypatch.setattr(Path, "unlink", watched_unlink)
+        monkeypatch.setattr(slab_members, "REGISTRAR_PATIENCE_S", 0.01)
+        remove(runtime, kind, "x")
+        assert gone[-1] == "seats"
+        assert not place.exists()
+
+    @pytest.mark.parametrize("kind", [RING, SLAB], ids=lambda kind: kind.name)
+    def test_a_removal_that_the_system_refuses_says_so(
+        self, runtime: Runtime, monkeypatch: pytest.MonkeyPatch, kind: Kind
+    ) -> None:
+        _use(runtime, kind).close()
+
+        def refuse(path: Path, missing_ok: bool = False) -> None:
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
+
+        monkeypatch.setattr(Path, "unlink", refuse)
+        with pytest.raises(ShmError, match=rf"cannot remove .*/x/{kind.file}: Read-only file system"):
+            remove(runtime, kind, "x")
+
+    def test_a_slab_that_is_removed_while_it_is_opened_is_not_half_open(
+        self, runtime: Runtime, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        take = Seats.take
+
+        def take_too_late(seats: Seats, index: int, who: str, role: str) -> Identity:
+            monkeypatch.undo()
+            remove(runtime, SLAB, "x")
+            return take(seats, index, who, role)
+
+        _use(runtime, SLAB).close()
+        monkeypatch.setattr(Seats, "take", take_too_late)
+        with pytest.raises(NotFound, match="removed while"):
+            _use(runtime, SLAB)
+        _use(runtime, SLAB).close()
+
+    @pytest.mark.parametrize("name", [".hidden", "a b", "-rf", "x" * 65])
+    def test_a_place_with_an_impossible_name_says_how_to_remove_it(self, runtime: Runtime, name: str) -> None:
+        runtime.prepare()
+        place = runtime.path / "rings" / name
+        place.mkdir()
+        (report,) = inspect_all(runtime)
+        advice = f"remove {shlex.quote(str(place))} by hand"
+        assert report.condition is Condition.DAMAGED
+        assert advice in report.reason
+        with pytest.raises(ConfigError, match=re.escape(advice)):
+            find(runtime, f"rings/{name}")
+        with pytest.raises(ConfigError, match="a name must be"):
+            find(runtime, f"rings/{name}~")
+
+
+def _use(runtime: Runtime, kind: Kind) -> RingProducer | Slab:
+    """Make a ring or a slab named `x` where it is missing, and take a place at it."""
+    if kind is RING:
+        make_ring(runtime, "x", capacity_bytes=4_096)
+    return _sit(runtime, kind)
+
+
+def _sit(runtime: Runtime, kind: Kind) -> RingProducer | Slab:
+    if kind is RING:
+        return RingProducer.open(runtime, "x", who="manager-1")
+    return Slab.open(runtime, "x", who="manager-1", config=SMALL)

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 
 from feeds.errors import ConfigError, LimitError
 from middleware.shm.errors import InUse, NotFound, ShmError
-from middleware.shm.inspection.slabs import ClassReport, ParticipantReport
+from middleware.shm.inspection.slabs import ParticipantReport
 from middleware.shm.runtime import Runtime
 from middleware.shm.slab import (
     Abandoned,
@@ -41,24 +40,9 @@ from middleware.shm.slab_layout import (
     STATE,
 )
 from middleware.shm.slab_slot_kernels import COMPLETED, DONE, STALE, slot_at
-from tests.slab_members import Join, die, joining, look, owned, shared
+from tests.slab_members import Join, class_report, die, look, owned, shared
 
 pytestmark = pytest.mark.kernels
-
-
-@pytest.fixture
-def runtime(tmp_path: Path) -> Runtime:
-    return Runtime(tmp_path / "node")
-
-
-@pytest.fixture
-def join(runtime: Runtime) -> Iterator[Join]:
-    with joining(runtime) as join:
-        yield join
-
-
-def class_report(runtime: Runtime, which: int = 0) -> ClassReport:
-    return look(runtime).classes[which]
 
 
 def participant(runtime: Runtime, name: str) -> ParticipantReport:

@@ -6,14 +6,12 @@ import os
 import stat
 import struct
 import zlib
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from middleware.shm.errors import LayoutError, NotFound
 from middleware.shm.inspection.look import inspect_one, kind_named
-from middleware.shm.inspection.slabs import ClassReport
 from middleware.shm.mapping import HEADER_BYTES
 from middleware.shm.runtime import Runtime
 from middleware.shm.slab import (
@@ -48,24 +46,9 @@ from middleware.shm.slab_layout import (
     plan_of,
 )
 from middleware.shm.slab_slot_kernels import slot_at
-from tests.slab_members import SMALL, Join, die, joining, look, owned, shared
+from tests.slab_members import SMALL, Join, class_report, die, look, owned, shared
 
 pytestmark = pytest.mark.kernels
-
-
-@pytest.fixture
-def runtime(tmp_path: Path) -> Runtime:
-    return Runtime(tmp_path / "node")
-
-
-@pytest.fixture
-def join(runtime: Runtime) -> Iterator[Join]:
-    with joining(runtime) as join:
-        yield join
-
-
-def class_report(runtime: Runtime, which: int = 0) -> ClassReport:
-    return look(runtime).classes[which]
 
 
 def test_a_slab_outlives_its_users(join: Join, runtime: Runtime) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
@@ -13,7 +15,7 @@ from feeds.compiled import i64, kernel
 from feeds.errors import ConfigError
 from middleware.shm import waiting_kernels
 from middleware.shm.atomics import Words, store_release
-from middleware.shm.system_kernels import now_ns
+from middleware.shm.system_kernels import TIMED_OUT, now_ns, wake_all_kernel
 from middleware.shm.waiting import Strategy, Waiting, late_count, sleep_count, wait
 from middleware.shm.waiting_kernels import (
     FOREVER_NS,
@@ -45,12 +47,13 @@ def publish_and_die_kernel(words: Words, index: int, value: int) -> None:
 
 
 class Clock:
-    """A clock that moves when it is looked at, and when the core is offered to others."""
+    """A clock that moves when it is looked at, when the core is offered to others, and during a sleep."""
 
     def __init__(self) -> None:
         self.time_ns = 1_000_000_000
         self.yield_ns = 300
         self.yields = 0
+        self.sleeps_ns: list[int] = []
 
     def now_ns(self) -> int:
         self.time_ns += 1_000
@@ -59,6 +62,27 @@ class Clock:
     def give_way(self) -> None:
         self.yields += 1
         self.time_ns += self.yield_ns
+
+    def futex_wait(self, _words: Words, _index: int, _seen: int, timeout_ns: int) -> int:
+        self.sleeps_ns.append(timeout_ns)
+        self.time_ns += timeout_ns
+        return TIMED_OUT
+
+
+@contextmanager
+def sleeper(words: Words) -> Iterator[tuple[Words, list[int]]]:
+    """Have a thread wait for the first word to change; give its plan once it sleeps, and what it will answer.
+
+    Somebody must change the word; the thread has ended when this has.
+    """
+    plan = Waiting(Strategy.BLOCK).plan
+    answers: list[int] = []
+    waiter = threading.Thread(target=lambda: answers.append(wait(words, 0, 0, plan, 20_000_000_000)))
+    waiter.start()
+    while sleep_count(plan) == 0:
+        time.sleep(0.001)
+    yield plan, answers
+    waiter.join()
 
 
 def read_only(words: Words) -> Words:
@@ -156,11 +180,6 @@ class TestWait:
         without_limit = (LONG_NS // SLEEP_NS_MIN).bit_length()
         assert without_limit < sleep_count(plan) <= growing + LONG_NS // 400_000
 
-    def test_sleeps_are_cut_into_slices(self) -> None:
-        plan = Waiting(Strategy.BLOCK).plan
-        wait_kernel(np.zeros(1, dtype=np.int64), i64(0), i64(0), plan, i64(2 * SLICE_NS + SLICE_NS // 2))
-        assert sleep_count(plan) >= 3
-
     @ALL
     @pytest.mark.parametrize("view", [lambda words: words, read_only], ids=["writable", "read-only"])
     def test_store_of_another_thread_ends_the_wait(
@@ -199,20 +218,54 @@ class TestWait:
 
     def test_writer_that_died_before_its_call_costs_one_slice_and_is_counted(self) -> None:
         words = np.zeros(1, dtype=np.int64)
-        plan = Waiting(Strategy.BLOCK).plan
-        answers: list[int] = []
-        waiter = threading.Thread(
-            target=lambda: answers.append(wait_kernel(words, i64(0), i64(0), plan, i64(20_000_000_000)))
-        )
-        waiter.start()
-        while sleep_count(plan) == 0:
-            time.sleep(0.001)
-        publish_and_die_kernel(words, i64(0), i64(1))
-        waiter.join()
+        with sleeper(words) as (plan, answers):
+            publish_and_die_kernel(words, i64(0), i64(1))
 
         assert answers == [1]
         # Had its slice run out just then, it saw the store by itself, on its way to the next.
         assert late_count(plan) <= 1
+
+    def test_who_is_woken_without_a_change_asks_whether_it_is_over(self) -> None:
+        words = np.zeros(1, dtype=np.int64)
+        plan = Waiting(Strategy.BLOCK).plan
+        is_over = threading.Event()
+        answers: list[int] = []
+        waiter = threading.Thread(
+            target=lambda: answers.append(wait(words, 0, 0, plan, 20_000_000_000, is_over.is_set))
+        )
+        waiter.start()
+        while sleep_count(plan) == 0:
+            time.sleep(0.001)
+        is_over.set()
+        while wake_all_kernel(words, i64(0)) == 0 and waiter.is_alive():
+            continue  # it had counted its sleep, and was on its way there
+        waiter.join()
+
+        assert answers == [0]
+        assert sleep_count(plan) <= 2
+
+    @ALL
+    def test_what_is_over_already_is_not_slept_for(self, strategy: Strategy) -> None:
+        plan = Waiting(strategy).plan
+        assert wait(np.zeros(1, dtype=np.int64), 0, 0, plan, 3_600_000_000_000, lambda: True) == 0
+        assert sleep_count(plan) == 0
+
+    @ALL
+    def test_signal_is_handled_during_a_wait(self, strategy: Strategy) -> None:
+        class Handled(Exception):
+            """What the handler raises."""
+
+        def on_signal(_number: int, _frame: object) -> None:
+            raise Handled
+
+        previous = signal.signal(signal.SIGALRM, on_signal)
+        try:
+            signal.setitimer(signal.ITIMER_REAL, 0.02)
+            with pytest.raises(Handled):
+                wait(np.zeros(1, dtype=np.int64), 0, 0, Waiting(strategy).plan, 20_000_000_000)
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, previous)
 
     def test_index_outside_the_words_is_refused(self) -> None:
         words = np.zeros(4, dtype=np.int64)
@@ -222,14 +275,16 @@ class TestWait:
 
 
 @pytest.mark.interpreted
-class TestYielding:
-    """A core that was offered to others, and came back at once or late, on a clock of the test's own."""
+class TestSteps:
+    """What a wait does when, on a clock of the test's own: offer its core to others, sleep."""
 
     @pytest.fixture
     def clock(self, monkeypatch: pytest.MonkeyPatch) -> Clock:
         clock = Clock()
         monkeypatch.setattr(waiting_kernels, "now_ns", clock.now_ns)
         monkeypatch.setattr(waiting_kernels, "give_way", clock.give_way)
+        monkeypatch.setattr(waiting_kernels, "futex_wait", clock.futex_wait)
+        monkeypatch.setattr(time, "monotonic_ns", clock.now_ns)
         return clock
 
     def test_core_is_offered_while_it_comes_back_at_once(self, clock: Clock) -> None:
@@ -258,24 +313,26 @@ class TestYielding:
             wait_kernel(np.zeros(1, dtype=np.int64), 0, 0, plan, LINGER_NS)
         assert clock.yields == 3
 
+    @pytest.mark.parametrize("way", [wait, wait_kernel])
+    def test_sleeps_are_cut_into_slices_and_only_the_first_is_preceded_by_lingering(
+        self, clock: Clock, way: Callable[[Words, int, int, Words, int], int]
+    ) -> None:
+        plan = Waiting(Strategy.BLOCK, spin_ns=0).plan
+        words = np.zeros(1, dtype=np.int64)
+        way(words, 0, 0, plan, LINGER_NS // 2 + 10 * SLICE_NS + SLICE_NS // 2)
+        assert len(clock.sleeps_ns) == 11
+        assert clock.sleeps_ns[:10] == [SLICE_NS] * 10
+        assert clock.yields * clock.yield_ns < LINGER_NS
+
 
 @pytest.mark.kernels
 class TestWake:
     def test_busy_writer_makes_no_call(self) -> None:
         """Within SILENCE_NS of its previous store nobody can have fallen asleep, so nobody is woken."""
         words = np.zeros(1, dtype=np.int64)
-        plan = Waiting(Strategy.BLOCK).plan
-        answers: list[int] = []
-        waiter = threading.Thread(
-            target=lambda: answers.append(wait_kernel(words, i64(0), i64(0), plan, i64(20_000_000_000)))
-        )
-        waiter.start()
-        while sleep_count(plan) == 0:
-            time.sleep(0.001)
-
-        assert wake_kernel(words, i64(0), i64(1_000), i64(1_000 + SILENCE_NS - 1)) == 0
-        publish_kernel(words, i64(0), i64(1))
-        waiter.join()
+        with sleeper(words) as (_, answers):
+            assert wake_kernel(words, i64(0), i64(1_000), i64(1_000 + SILENCE_NS - 1)) == 0
+            publish_kernel(words, i64(0), i64(1))
         assert answers == [1]
 
     def test_silence_is_half_of_what_a_waiter_lingers(self) -> None:

@@ -70,7 +70,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EXAMPLES
     common = argparse.ArgumentParser(add_help=False)
     common.add_argument(
-        "--runtime", metavar="DIR", type=Path, help="the node's runtime directory; else TWINTAPE_RUNTIME_DIR"
+        "--runtime",
+        metavar="DIR",
+        type=_directory,
+        help="the node's runtime directory; else TWINTAPE_RUNTIME_DIR",
     )
     verbs = parser.add_subparsers(dest="shm_verb", metavar="ls|inspect|rm", required=True)
 
@@ -99,6 +102,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     rm.add_argument("--dry-run", action="store_true", help="say what would be removed, and remove nothing")
 
 
+def _directory(word: str) -> Path:
+    if not word:  # which would be the current directory, and is more likely a variable that is not set
+        raise argparse.ArgumentTypeError("must name a directory, was empty")
+    return Path(word)
+
+
 def _add_views(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="one JSON object, for programs")
     parser.add_argument(
@@ -111,9 +120,12 @@ def _add_kind(parser: argparse.ArgumentParser, names: tuple[str, ...]) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    from middleware.shm.inspection.look import insist_runtime
     from middleware.shm.runtime import Runtime, default_path
 
     runtime = Runtime(args.runtime if args.runtime is not None else default_path())
+    # A directory that was named is a mistake if it is not there; the usual one is there once a node is.
+    insist_runtime(runtime, is_named=args.runtime is not None)
     if args.shm_verb == "ls":
         return _list(args, runtime)
     return _inspect(args, runtime) if args.shm_verb == "inspect" else _remove(args, runtime)
@@ -123,11 +135,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _list(args: argparse.Namespace, runtime: Runtime) -> int:
-    from middleware.shm.errors import NotFound
-
-    if args.runtime is not None and not runtime.path.is_dir():
-        # A directory that was named is a mistake if it is not there; the usual one is there once a node is.
-        raise NotFound(f"there is no directory {runtime.path}: --runtime must name that of a node")
     listing = _Listing(runtime, is_watched=args.watch)
     _show(args, listing.as_json if args.json else listing.as_lines)
     return 0
@@ -235,7 +242,7 @@ def _remove(args: argparse.Namespace, runtime: Runtime) -> int:
 
     wanted = kind_named(args.kind) if args.kind else None
     found = [find(runtime, word, wanted, REMOVABLE) for word in args.names]  # all, before one is removed
-    for kind, name in found:
+    for kind, name in dict.fromkeys(found):  # who names one twice wants it gone once
         removal = remove(runtime, kind, name, is_dry_run=args.dry_run)
         told = "would remove" if args.dry_run else "removed"
         print(f"{told} {removal.kind} {removal.name}: {bytes_text(removal.file_bytes)} in {removal.path}")

@@ -233,7 +233,8 @@ def _look_at_readers(
         names = [path.name for path in islice(directory.iterdir(), READERS_MAX)]
         reports = {}
         for sight in see_readers(directory):
-            reports[sight.name] = _reader_report(sight, log, slot_count)
+            if sight.key != 0:  # else it is joining, or no reader's: `_reader_problem` tells which
+                reports[sight.name] = _reader_report(sight, log, slot_count)
     except FileNotFoundError:
         return (), ""
     except OSError as error:

@@ -6,6 +6,7 @@ item is part of what is said of it, so that one damaged file never hides the oth
 
 from __future__ import annotations
 
+import shlex
 import stat
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -57,6 +58,24 @@ def kind_named(word: str) -> Kind:
     raise ConfigError(f"the kind must be one of {', '.join(kind.name for kind in KINDS)}, was '{word}'")
 
 
+def insist_runtime(runtime: Runtime, *, is_named: bool) -> None:
+    """Insist that a directory is that of a node; one that nobody named may also be missing or empty."""
+    try:
+        found = {path.name for path in runtime.path.iterdir()}
+    except (FileNotFoundError, NotADirectoryError):
+        if is_named:
+            raise NotFound(
+                f"there is no directory {runtime.path}: --runtime must name that of a node"
+            ) from None
+        return
+    except PermissionError as error:
+        raise PermissionsError(f"cannot list {runtime.path}: {error.strerror}") from error
+    directories = [kind.directory for kind in KINDS]
+    if not found.intersection(directories) and (found or is_named):
+        told = f"it has none of {', '.join(directories)}"
+        raise NotFound(f"{runtime.path.absolute()} is not the runtime directory of a node: {told}")
+
+
 def inspect_all(runtime: Runtime) -> list[Report]:
     """Return what there is on this node, in order; NotFound if there is no node at all."""
     try:
@@ -87,9 +106,15 @@ def find(
         if kind is not None and kind is not named:
             raise ConfigError(f"'{word}' is a {named.name}, and not a {kind.name}")
         kind = named
-    checked_name(name)
     kinds = among if kind is None else (kind,)
     there = {each.name: runtime.names(each.directory) for each in kinds}
+    try:
+        checked_name(name)
+    except ConfigError as error:
+        for each in kinds:
+            if name in there[each.name]:
+                raise ConfigError(_stray(error, runtime.path / each.directory / name)) from None
+        raise
     found = [each for each in kinds if name in there[each.name]]
     if len(found) == 1:
         return found[0], name
@@ -117,6 +142,9 @@ def _inspect(runtime: Runtime, kind: Kind, name: str) -> Report | None:
     place = runtime.path / kind.directory / name
     try:
         checked_name(name)
+    except ConfigError as error:
+        return _broken(runtime, kind, name, Condition.DAMAGED, _stray(error, place))
+    try:
         return kind.inspect(place)
     except NotFound:
         if not place.is_dir():
@@ -128,6 +156,11 @@ def _inspect(runtime: Runtime, kind: Kind, name: str) -> Report | None:
         return _broken(runtime, kind, name, Condition.UNREADABLE, str(error))
     except OSError as error:
         return _broken(runtime, kind, name, Condition.UNREADABLE, f"cannot look at {place}: {error.strerror}")
+
+
+def _stray(error: ConfigError, place: Path) -> str:
+    """Say what to do about a directory whose name no log, ring, slab or bell can have."""
+    return f"{error}; nobody can use what has such a name: remove {shlex.quote(str(place))} by hand"
 
 
 def _broken(runtime: Runtime, kind: Kind, name: str, condition: Condition, reason: str) -> BrokenReport:

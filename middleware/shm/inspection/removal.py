@@ -13,6 +13,7 @@ from pathlib import Path
 from middleware.shm.errors import NotFound, PermissionsError, ShmError
 from middleware.shm.inspection.look import KINDS, Kind
 from middleware.shm.log_writer import remove_log
+from middleware.shm.places import remove_place
 from middleware.shm.ring_file import SEATS_FILE as RING_SEATS_FILE
 from middleware.shm.ring_file import remove_ring
 from middleware.shm.runtime import Runtime
@@ -59,10 +60,18 @@ def remove(runtime: Runtime, kind: Kind, name: str, *, is_dry_run: bool = False)
     removal = Removal(kind.name, name, str(place), _bytes_below(place))
     if not is_dry_run:
         path = place / kind.file
-        if path.is_dir() and not path.is_symlink():  # somebody's mistake, which nobody can have open
-            shutil.rmtree(path)
+        if kind.name == "log" and path.is_dir() and not path.is_symlink():
+            _remove_mistake(path)
         _REMOVERS[kind.name](runtime, name)
     return removal
+
+
+def _remove_mistake(path: Path) -> None:
+    """Remove a directory in the place of a file, which nobody can have open as one."""
+    try:
+        shutil.rmtree(path)
+    except OSError as error:
+        raise ShmError(f"cannot remove {path}: {error.strerror}") from error
 
 
 def _remove_ring(runtime: Runtime, name: str) -> None:
@@ -78,8 +87,8 @@ def _remove_slab(runtime: Runtime, name: str) -> None:
         with registrar(seats, REMOVER):
             for seat in range(PARTICIPANTS_MAX):
                 seats.take(seat, REMOVER, ROLE)
-            (place / SLAB_FILE).unlink(missing_ok=True)  # first: no bodies outlive half a removal
-            shutil.rmtree(place)
+            seats.insist_current()
+            remove_place(seats, SLAB_FILE)
     finally:
         seats.close()
 

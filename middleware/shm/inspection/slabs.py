@@ -240,20 +240,8 @@ def _classes(config: SlabConfig, counts: list[tuple[int, int]], blocks: Words) -
         begin = COUNTERS + which * COUNTER_WORDS
         counters = blocks[:, begin : begin + COUNTER_WORDS]
         used_max = max(int(counters[:, USED_MAX].max()), owned + shared)
-        claimed, freed, overflowed, refused = (
-            int(counters[:, each].sum()) for each in (CLAIMED, FREED, OVERFLOWED, REFUSED)
-        )
-        yield ClassReport(
-            slot_bytes=size_class.slot_bytes,
-            slot_count=size_class.slot_count,
-            owned=owned,
-            shared=shared,
-            used_max=used_max,
-            claimed=claimed,
-            freed=freed,
-            overflowed=overflowed,
-            refused=refused,
-        )
+        sums = (int(counters[:, each].sum()) for each in (CLAIMED, FREED, OVERFLOWED, REFUSED))
+        yield ClassReport(size_class.slot_bytes, size_class.slot_count, owned, shared, used_max, *sums)
 
 
 def _participants(
