@@ -83,6 +83,17 @@ class Calibration:
     moment_ticks: int
     ticks_per_ns: float
 
+    def anchored(self) -> Calibration:
+        """Return one that begins now, its rate taken over all the time since this one began.
+
+        For a round whose other end reads the monotonic clock: two clocks that are a millionth apart differ by
+        100 us after 100 s. Ends that both read the counter keep to one calibration, which they share exactly.
+        """
+        now_ns, now_ticks = paired_kernel(_TRIES)
+        if now_ns - self.moment_ns < CALIBRATION_NS:
+            return self
+        return Calibration(now_ns, now_ticks, (now_ticks - self.moment_ticks) / (now_ns - self.moment_ns))
+
     def ticks_at(self, time_ns: int) -> int:
         """Return what the counter shows at `time_ns` of the monotonic clock."""
         return self.moment_ticks + round((time_ns - self.moment_ns) * self.ticks_per_ns)
