@@ -28,12 +28,12 @@ demo: setup ## Watch an exchange, two lossy lines and one perfect stream (ARGS=.
 
 .PHONY: test
 test: lint ## Run every check and every test, as CI does
-	$(BIN)/pytest -m "not serial and not interpreted" -n $(JOBS) --dist loadfile $(ARGS)
+	$(BIN)/pytest -m "not serial and not interpreted and not checked" -n $(JOBS) --dist loadfile $(ARGS)
 	$(BIN)/pytest -m "serial and not interpreted" $(ARGS)
 	@echo "== kernels again, with bounds checks"
-	HYPOTHESIS_PROFILE=fast NUMBA_BOUNDSCHECK=1 $(BIN)/pytest -m "kernels and not interpreted" -n $(JOBS) --dist loadfile -q
+	HYPOTHESIS_PROFILE=fast NUMBA_BOUNDSCHECK=1 $(BIN)/pytest -m "(kernels or checked) and not interpreted" -n $(JOBS) --dist loadfile -q
 	@echo "== kernels again, interpreted, and what only interpreted code can show"
-	HYPOTHESIS_PROFILE=fast NUMBA_DISABLE_JIT=1 $(BIN)/pytest -m "kernels or interpreted" -n $(JOBS) --dist loadfile -q
+	HYPOTHESIS_PROFILE=fast NUMBA_DISABLE_JIT=1 $(BIN)/pytest -m "kernels or checked or interpreted" -n $(JOBS) --dist loadfile -q
 
 .PHONY: lint
 lint: setup ## Check style, types and layers

@@ -5,6 +5,8 @@ Users are numbers that need not exist; becoming one needs root, which CI has.
 
 import os
 import signal
+import tempfile
+import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -12,7 +14,7 @@ import numpy as np
 import pytest
 
 from feeds import wire
-from middleware.shm import log_kernels
+from middleware.shm import log_kernels, word_access_kernels
 from middleware.shm.errors import PermissionsError, ShmError
 from middleware.shm.log import GateChange, GateEvent, LogReader, LogWriter
 from middleware.shm.log_layout import open_log
@@ -56,21 +58,22 @@ def frames(first: int, count: int) -> wire.FrameArray:
 
 
 @pytest.fixture
-def shared_runtime(tmp_path: Path) -> Runtime:
-    for directory in (tmp_path, *list(tmp_path.parents)[:2]):
-        directory.chmod(0o755)  # a guest must be able to get there at all
-    runtime = Runtime(tmp_path / "node", is_group_readable=True)
-    runtime.prepare()
-    for path in (runtime.path, *runtime.path.iterdir()):
-        os.chown(path, -1, GROUP)
-    return runtime
+def shared_runtime() -> Iterator[Runtime]:
+    with tempfile.TemporaryDirectory() as directory:  # not tmp_path: guests may not get into pytest's own
+        Path(directory).chmod(0o755)
+        runtime = Runtime(Path(directory) / "node", is_group_readable=True)
+        runtime.prepare()
+        for path in (runtime.path, *runtime.path.iterdir()):
+            os.chown(path, -1, GROUP)
+        yield runtime
 
 
 class Guest:
     """A forked child that became another user. Forked, because that user may not run our interpreter."""
 
     def __init__(self, runtime: Runtime, user: int, group: int) -> None:
-        log_kernels.warm_up()  # it may not read compiled kernels from our cache either
+        for module in (log_kernels, word_access_kernels):
+            module.warm_up()  # it may not read compiled kernels from our cache either
         self._told, told = os.pipe()
         go_on, self._go_on = os.pipe()
         self._pid = os.fork()
@@ -86,13 +89,17 @@ class Guest:
                 os.setuid(user)
                 lines = look_around(runtime, wait)
                 os.write(told, "\n".join(lines).encode())
+            except BaseException:
+                os.write(told, traceback.format_exc().encode())
+                raise
             finally:
                 os._exit(0)
         os.close(told)
         os.close(go_on)
 
     def wait_joined(self) -> None:
-        assert os.read(self._told, 7) == b"joined\n"
+        told = os.read(self._told, 7)
+        assert told == b"joined\n", told + os.read(self._told, 10_000)
 
     def go_on(self) -> list[str]:
         os.write(self._go_on, b".")

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from feeds.compiled import IS_CHECKED, kernel
+from feeds.compiled import kernel
 from middleware.shm import atomics
 from middleware.shm.atomics import Words
 
@@ -27,10 +27,8 @@ def copy_kernel(target: Words, source: Words, count: int) -> None:
     atomics.copy_words(target, 0, source, 0, count)
 
 
-@pytest.mark.kernels
+@pytest.mark.checked
 def test_word_outside_the_array_is_noticed_where_indices_are_checked() -> None:
-    if not IS_CHECKED:
-        pytest.skip("indices are checked with NUMBA_BOUNDSCHECK=1 and without jit: make test runs both")
     words = np.zeros(4, dtype=np.int64)
     for index in (-1, 4, 2**40):
         with pytest.raises(AssertionError):
