@@ -34,6 +34,7 @@ PAYLOAD_WORD = HEADER_BYTES // 8  # index of the first payload word
 
 PRICE_SCALE = 1_000_000_000  # a price of 1.0
 TEXT_BYTES = 24  # of an administrative message in one frame
+ADMIN_STREAM = 1 << 31  # set in source_stream_id of what is numbered by us, not by the exchange
 
 FrameArray = np.ndarray[Any, np.dtype[np.void]]
 WordArray = np.ndarray[Any, np.dtype[np.int64]]
@@ -51,6 +52,7 @@ class Flag(IntFlag):
     LAST_PART = 1  # the last frame that its source message became
     RETRANSMIT = 2  # sent again out of history
     REPLAY = 4  # the past: not to be traded on
+    UNSYNCED = 8  # published out of step with the group: the key is right, message_seq means nothing
 
 
 class Schema(IntEnum):
