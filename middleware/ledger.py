@@ -97,7 +97,7 @@ class Ledger:
         return self.entries[index]
 
     def differences(self, other: Ledger) -> Iterator[tuple[int, int, str, str]]:
-        """Yield (first, last, here, there) of each range that was delivered in one ledger and not in the other.
+        """Yield (first, last, here, there) of each range that was delivered in only one of the ledgers.
 
         Who delivered a position is no difference; whether it was delivered is.
         """
