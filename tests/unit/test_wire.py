@@ -233,7 +233,7 @@ VIOLATIONS = [
     ("schema_id", 0, "schema_id", "one of 1..27"),
     ("schema_id", 999, "schema_id", "one of 1..27"),
     ("kind", Kind.END, "kind", "1 (DATA) for ORDER_ADD"),
-    ("flags", 0x8001, "flags", "within 0x0007"),
+    ("flags", 0x8001, "flags", "within 0x000f"),
     ("side", b"X", "ORDER_ADD.side", "one of b'B', b'S'"),
     ("is_attributed", 2, "ORDER_ADD.is_attributed", "one of 0, 1"),
 ]
